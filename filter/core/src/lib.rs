@@ -1,0 +1,1 @@
+//! Warmpath's routing core: from request bytes to the picked backend.

@@ -1,0 +1,1 @@
+//! Packs a model directory into a bundle.

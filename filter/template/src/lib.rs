@@ -1,0 +1,1 @@
+//! Chat templates, rendered as Hugging Face transformers renders them.

@@ -1,0 +1,1 @@
+//! Latency and throughput of the filter in Envoy.

@@ -1,0 +1,1 @@
+//! An OpenAI-compatible LLM engine without a GPU.

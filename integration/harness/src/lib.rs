@@ -1,0 +1,1 @@
+//! Starts Envoy and engines, drives load, reads results.
