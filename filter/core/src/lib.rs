@@ -1,1 +1,52 @@
 //! Warmpath's routing core: from request bytes to the picked backend.
+//!
+//! A pure library. It knows no proxy, no clock and no network: the caller brings the moment, the
+//! randomness and the store that all workers share.
+//!
+//! The read path, one file a stage, put together in [`route`]:
+//!
+//! 1. [`request`]: body bytes -> what is asked
+//! 2. [`model`]: prompt -> tokens, through the model's own chat template and tokenizer
+//! 3. [`blocks`]: tokens -> chained block hashes
+//! 4. [`index`]: hashes -> who holds how many leading blocks
+//! 5. [`residency`]: when they were last touched -> how likely they are still there
+//! 6. [`score`]: matches and [`load`] -> cost of each backend
+//! 7. [`pick`]: costs -> an order of backends, under one of several policies
+//!
+//! The write path is [`dispatch`]: it counts the load, enters the prompt into the index, and takes
+//! back or confirms what the answer contradicts or confirms. [`answer`] reads the engine's own
+//! `usage` on the way, [`health`] keeps failing backends out.
+//!
+//! Shared state lives in [`store`], laid out by [`wire`]; [`config`] is checked once; [`limits`]
+//! has every bound; [`metrics`] every name.
+
+#![deny(missing_docs)]
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::panic,
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::unreachable
+    )
+)]
+
+pub mod answer;
+pub mod blocks;
+pub mod config;
+pub mod dispatch;
+pub mod health;
+pub mod ids;
+pub mod index;
+pub mod limits;
+pub mod load;
+pub mod metrics;
+pub mod model;
+pub mod pick;
+pub mod request;
+pub mod residency;
+pub mod route;
+pub mod score;
+pub mod store;
+pub mod wire;

@@ -1,1 +1,32 @@
-//! The proxy-wasm filter.
+//! The proxy-wasm filter: Envoy's callbacks on one side, `warmpath-core` on the other.
+//!
+//! - [`root`]: the plugin's life: configuration, the one-second tick
+//! - [`bundles`]: fetches the models' bundles by callout, until each is there
+//! - [`stream`]: one HTTP request, from its headers to its end
+//! - [`vm`]: what all plugins and streams of this VM share
+//! - [`stats`]: Envoy's stats, resolved once
+//! - [`host`]: the only file that calls the host
+//!
+//! A panic here is a trap that cuts every stream of the worker, so nothing here may panic.
+
+// `proxy_wasm::main!` exports the module's entry point, undocumented.
+#![allow(unsafe_code, reason = "the SDK's macro declares an extern function")]
+#![deny(
+    clippy::panic,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::unreachable
+)]
+
+mod bundles;
+mod host;
+mod root;
+mod stats;
+mod stream;
+mod vm;
+
+proxy_wasm::main! {{
+    proxy_wasm::set_log_level(proxy_wasm::types::LogLevel::Info);
+    proxy_wasm::set_root_context(|_| Box::new(root::Root::default()));
+}}

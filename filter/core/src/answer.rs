@@ -1,0 +1,234 @@
+//! Answer bytes -> the engine's own `usage`.
+//!
+//! In: the chunks of a response body as they pass by. Out: the last `usage` object seen. Nothing
+//! is held back or changed, and no more is kept than the tail of a JSON answer or one incomplete
+//! line of an SSE stream. Linear in the answer.
+
+use serde::Deserialize;
+
+use crate::limits::{ANSWER_TAIL_BYTES_MAX, SSE_LINE_BYTES_MAX};
+
+/// What the engine says about one request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Tokens of the prompt as the engine counted them.
+    pub prompt_tokens: u32,
+    /// Tokens it did not have to compute; `None` when the engine does not say.
+    pub cached_tokens: Option<u32>,
+    /// Tokens of output.
+    pub completion_tokens: u32,
+}
+
+/// How an answer is framed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Framing {
+    /// One JSON document.
+    Json,
+    /// `text/event-stream`.
+    Sse,
+}
+
+impl Framing {
+    /// The framing that a `content-type` header announces; `None` when no usage can be read.
+    #[must_use]
+    pub fn from_content_type(content_type_bytes: &[u8]) -> Option<Self> {
+        let essence = content_type_bytes.split(|&byte| byte == b';').next()?;
+        let essence = essence.trim_ascii().to_ascii_lowercase();
+        match essence.as_slice() {
+            b"application/json" => Some(Self::Json),
+            b"text/event-stream" => Some(Self::Sse),
+            _ => None,
+        }
+    }
+}
+
+/// Collects the usage of one answer.
+#[derive(Debug)]
+pub struct UsageScanner {
+    framing: Framing,
+    /// JSON: the answer's tail. SSE: the current line, without its end.
+    kept: Vec<u8>,
+    /// SSE: the current line is over the limit and passed over.
+    skipping: bool,
+    last: Option<Usage>,
+}
+
+impl UsageScanner {
+    /// A scanner at the start of an answer.
+    #[must_use]
+    pub fn new(framing: Framing) -> Self {
+        Self { framing, kept: Vec::new(), skipping: false, last: None }
+    }
+
+    /// Takes the next chunk, cut anywhere.
+    pub fn push(&mut self, chunk: &[u8]) {
+        match self.framing {
+            Framing::Json => self.push_json(chunk),
+            Framing::Sse => self.push_sse(chunk),
+        }
+    }
+
+    /// The answer ended: its usage, if it had one.
+    #[must_use]
+    pub fn finish(mut self) -> Option<Usage> {
+        match self.framing {
+            Framing::Json => last_usage(&self.kept),
+            Framing::Sse => {
+                self.end_line();
+                self.last
+            }
+        }
+    }
+
+    fn push_json(&mut self, chunk: &[u8]) {
+        self.kept.extend_from_slice(chunk);
+        // Cutting only at twice the limit keeps the cost linear.
+        if self.kept.len() > 2 * ANSWER_TAIL_BYTES_MAX {
+            self.kept.drain(..self.kept.len() - ANSWER_TAIL_BYTES_MAX);
+        }
+    }
+
+    fn push_sse(&mut self, chunk: &[u8]) {
+        let mut lines = chunk.split(|&byte| byte == b'\n');
+        let unfinished = lines.next_back().unwrap_or_default();
+        for line in lines {
+            self.append(line);
+            self.end_line();
+        }
+        self.append(unfinished);
+    }
+
+    fn append(&mut self, part: &[u8]) {
+        if self.skipping || self.kept.len() + part.len() > SSE_LINE_BYTES_MAX {
+            self.skipping = true;
+            self.kept.clear();
+        } else {
+            self.kept.extend_from_slice(part);
+        }
+    }
+
+    fn end_line(&mut self) {
+        if self.kept.starts_with(b"data:")
+            && let Some(usage) = last_usage(&self.kept)
+        {
+            self.last = Some(usage);
+        }
+        self.kept.clear();
+        self.skipping = false;
+    }
+}
+
+#[derive(Deserialize)]
+struct RawUsage {
+    prompt_tokens: u32,
+    #[serde(default)]
+    completion_tokens: Option<u32>,
+    #[serde(default)]
+    prompt_tokens_details: Option<RawDetails>,
+}
+
+#[derive(Deserialize)]
+struct RawDetails {
+    #[serde(default)]
+    cached_tokens: Option<u32>,
+}
+
+/// Parses the last `"usage": {...}` in `bytes`. Inside a JSON string the key's quotes would be
+/// escaped, so text that talks of usage is not mistaken for it.
+fn last_usage(bytes: &[u8]) -> Option<Usage> {
+    const KEY: &[u8] = b"\"usage\"";
+    let starts = bytes.windows(KEY.len()).enumerate().rev();
+    for (start, _) in starts.filter(|(_, window)| *window == KEY) {
+        let escaped = start.checked_sub(1).and_then(|before| bytes.get(before)) == Some(&b'\\');
+        let value = bytes.get(start + KEY.len()..)?.trim_ascii_start();
+        if let (false, Some((b':', value))) = (escaped, value.split_first())
+            && let Some(Ok(raw)) =
+                serde_json::Deserializer::from_slice(value).into_iter::<RawUsage>().next()
+        {
+            return Some(Usage {
+                prompt_tokens: raw.prompt_tokens,
+                cached_tokens: raw.prompt_tokens_details.and_then(|details| details.cached_tokens),
+                completion_tokens: raw.completion_tokens.unwrap_or(0),
+            });
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scan(framing: Framing, answer: &[u8], chunk_bytes: usize) -> Option<Usage> {
+        let mut scanner = UsageScanner::new(framing);
+        answer.chunks(chunk_bytes).for_each(|chunk| scanner.push(chunk));
+        scanner.finish()
+    }
+
+    const USAGE: Usage = Usage { prompt_tokens: 41, cached_tokens: Some(32), completion_tokens: 7 };
+
+    #[test]
+    fn json_usage_is_found_however_the_answer_is_cut() {
+        let answer =
+            br#"{"choices":[{"message":{"content":"the \"usage\": {\"prompt_tokens\":1}"}}],
+            "usage" : {"prompt_tokens":41,"total_tokens":48,"completion_tokens":7,
+            "prompt_tokens_details":{"cached_tokens":32}},"kv_transfer_params":null}"#;
+        for chunk_bytes in [1, 2, 3, 7, 64, 1_000] {
+            assert_eq!(scan(Framing::Json, answer, chunk_bytes), Some(USAGE));
+        }
+    }
+
+    #[test]
+    fn the_usage_of_a_long_json_answer_is_in_its_tail() {
+        let mut answer = br#"{"choices":[{"text":""#.to_vec();
+        answer.extend(std::iter::repeat_n(b'x', 200_000));
+        answer.extend_from_slice(br#""}],"usage":{"prompt_tokens":3}}"#);
+        let usage = scan(Framing::Json, &answer, 4_096);
+        assert_eq!(usage.map(|usage| (usage.prompt_tokens, usage.cached_tokens)), Some((3, None)));
+    }
+
+    #[test]
+    fn sse_usage_is_the_last_one_and_null_is_none() {
+        let answer =
+            b"data: {\"choices\":[],\"usage\":null}\n\ndata: {\"usage\":{\"prompt_tokens\":1,\
+            \"completion_tokens\":1}}\r\n\r\ndata: {\"choices\":[],\"usage\":{\"prompt_tokens\":41,\
+            \"completion_tokens\":7,\"prompt_tokens_details\":{\"cached_tokens\":32}}}\n\n\
+            data: [DONE]\n\n";
+        for chunk_bytes in [1, 2, 5, 50, 1_000] {
+            assert_eq!(scan(Framing::Sse, answer, chunk_bytes), Some(USAGE));
+        }
+    }
+
+    #[test]
+    fn a_line_without_end_costs_bounded_memory_and_later_lines_still_count() {
+        let mut scanner = UsageScanner::new(Framing::Sse);
+        for _ in 0..100 {
+            scanner.push(&[b'x'; 10_000]);
+            assert!(scanner.kept.capacity() <= 2 * SSE_LINE_BYTES_MAX);
+        }
+        scanner.push(b"\ndata: {\"usage\":{\"prompt_tokens\":5}}\n\n");
+        assert_eq!(scanner.finish().map(|usage| usage.prompt_tokens), Some(5));
+    }
+
+    #[test]
+    fn garbage_gives_none() {
+        for answer in
+            [&b""[..], b"\"usage\"", b"\"usage\":", b"\"usage\":{", b"\xff\xfe\"usage\":[]"]
+        {
+            assert_eq!(scan(Framing::Json, answer, 3), None);
+            assert_eq!(scan(Framing::Sse, answer, 3), None);
+        }
+        assert_eq!(scan(Framing::Json, br#"{"usage":{"prompt_tokens":-1}}"#, 9), None);
+    }
+
+    #[test]
+    fn content_types() {
+        assert_eq!(Framing::from_content_type(b"application/json"), Some(Framing::Json));
+        assert_eq!(
+            Framing::from_content_type(b"Text/Event-Stream; charset=utf-8"),
+            Some(Framing::Sse)
+        );
+        assert_eq!(Framing::from_content_type(b"text/html"), None);
+        assert_eq!(Framing::from_content_type(b"\xff"), None);
+    }
+}

@@ -1,0 +1,299 @@
+//! The write path: what a decision, and then its outcome, do to the shared state.
+//!
+//! [`Dispatched`] is one request in flight. It is made when the request leaves, told of the
+//! answer's headers and of its first byte, and finished exactly once, however the request ended.
+
+use crate::answer::Usage;
+use crate::config::{Backend, Config};
+use crate::health;
+use crate::ids::{BackendIndex, NowMs};
+use crate::index::{Change, Holder, Index, Path, Touch};
+use crate::load::{Ledger, Ticket};
+use crate::residency::{self, Activity, Clock};
+use crate::route::{Decision, PlacedPrompt};
+use crate::score::Match;
+use crate::store::SharedStore;
+
+/// The parts of a VM's state that the write path changes.
+pub struct Writer<'a, S> {
+    /// The configuration under which the request was routed.
+    pub config: &'a Config,
+    /// The state shared by all workers.
+    pub store: &'a S,
+    /// This VM's own load.
+    pub ledger: &'a mut Ledger,
+    /// The moment of the event.
+    pub now: NowMs,
+}
+
+/// A request that was sent on.
+#[derive(Debug)]
+pub struct Dispatched {
+    /// The backend that the decision named.
+    picked: Option<BackendIndex>,
+    /// The backend that has the request as far as is known: the pick, until another answers.
+    credited: Option<BackendIndex>,
+    ticket: Option<Ticket>,
+    prompt: Option<PlacedPrompt>,
+    changes: Vec<Change>,
+    first_byte_seen: bool,
+}
+
+impl Dispatched {
+    /// The backend that the decision named; `None` when it was left to Envoy.
+    #[must_use]
+    pub fn picked(&self) -> Option<BackendIndex> {
+        self.picked
+    }
+
+    /// Whether the prompt was read, so that the engine's usage can be compared.
+    #[must_use]
+    pub fn has_prompt(&self) -> bool {
+        self.prompt.is_some()
+    }
+}
+
+/// How a request ended, as far as the backend is concerned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The backend answered with a success.
+    Answered,
+    /// The backend refused the request (4xx, 500): it lives, and computed nothing.
+    Refused,
+    /// The client left. Says nothing about the backend; before the first byte its prefill was
+    /// given up.
+    ClientLeft,
+    /// No connection, a reset, a timeout or an overload answer: the backend failed.
+    BackendFailed,
+}
+
+/// What a request changed, for the metrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Written {
+    /// Blocks that the tree did not have.
+    pub added_blocks: u64,
+    /// Blocks that went from the tree to make room.
+    pub evicted_blocks: u64,
+    /// Updates of the store that were lost.
+    pub lost_updates: u64,
+}
+
+/// What the answer said about the prediction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// Tokens of the prompt by our count.
+    pub prompt_tokens: u32,
+    /// Tokens that were predicted to be cached.
+    pub predicted_cached_tokens: u32,
+    /// What the engine said.
+    pub usage: Usage,
+}
+
+impl<S: SharedStore> Writer<'_, S> {
+    /// Counts a decision's load and enters its blocks as held, so that the next request like it
+    /// follows before this one is answered.
+    pub fn dispatch(&mut self, decision: Decision) -> (Dispatched, Written) {
+        let picked = decision.order().first().copied();
+        let prompt = match decision {
+            Decision::Pick(pick) => Some(pick.prompt),
+            Decision::Fallback(_) => None,
+        };
+        let mut written = Written::default();
+        let mut dispatched = Dispatched {
+            picked,
+            credited: picked,
+            ticket: None,
+            prompt: None,
+            changes: Vec::new(),
+            first_byte_seen: false,
+        };
+        if let Some(backend) = picked.and_then(|index| self.config.backend(index)) {
+            // A backend back from failures gets one trial; who loses the claim goes there anyway:
+            // the order was decided, and two trials hurt less than a second decision.
+            if health::claim_trial(self.store, self.now, backend.id).is_err() {
+                written.lost_updates += 1;
+            }
+            if let Some(prompt) = &prompt {
+                dispatched.changes = self.enter(backend, prompt, &prompt.matched, &mut written);
+            }
+            let (pending, context) = prompt.as_ref().map_or((0, 0), load_share);
+            let (ticket, result) =
+                self.ledger.dispatch(self.store, self.now, backend.id, pending, context);
+            written.lost_updates += u64::from(result.is_err());
+            dispatched.ticket = Some(ticket);
+        }
+        dispatched.prompt = prompt;
+        (dispatched, written)
+    }
+
+    /// The answer's headers came from `served`. If that is not the pick, the pick failed, and
+    /// `served` gets the credit.
+    pub fn served(&mut self, dispatched: &mut Dispatched, served: BackendIndex) -> Written {
+        let mut written = Written::default();
+        if Some(served) == dispatched.credited {
+            return written;
+        }
+        // Envoy tried the pick first and went on: it failed.
+        self.failed(dispatched, &mut written);
+        dispatched.credited = Some(served);
+        if let (Some(backend), Some(prompt)) = (self.config.backend(served), &dispatched.prompt) {
+            // The pick's match says nothing about this backend's clock.
+            dispatched.changes = self.enter(backend, prompt, &Match::default(), &mut written);
+        }
+        written
+    }
+
+    /// The first byte of the answer's body passed: the prefill is done.
+    pub fn first_byte(&mut self, dispatched: &mut Dispatched) -> Written {
+        let mut written = Written::default();
+        dispatched.first_byte_seen = true;
+        if let Some(ticket) = &mut dispatched.ticket {
+            let result = self.ledger.first_byte(self.store, self.now, ticket);
+            written.lost_updates += u64::from(result.is_err());
+        }
+        written
+    }
+
+    /// The request is over. Gives the load back and judges the prediction.
+    pub fn finish(
+        &mut self,
+        mut dispatched: Dispatched,
+        outcome: Outcome,
+        usage: Option<Usage>,
+    ) -> (Written, Option<Verdict>) {
+        let mut written = Written::default();
+        if let Some(ticket) = dispatched.ticket.take() {
+            let result = self.ledger.release(self.store, self.now, ticket);
+            written.lost_updates += u64::from(result.is_err());
+        }
+        let backend = dispatched.credited.and_then(|index| self.config.backend(index));
+        let Some(backend) = backend else { return (written, None) };
+        match outcome {
+            Outcome::Answered => {}
+            Outcome::BackendFailed => {
+                self.failed(&mut dispatched, &mut written);
+                return (written, None);
+            }
+            Outcome::Refused => {
+                self.take_back(&mut dispatched, &mut written);
+                let result = health::succeeded(self.store, backend.id);
+                written.lost_updates += u64::from(result.is_err());
+                return (written, None);
+            }
+            Outcome::ClientLeft => {
+                if !dispatched.first_byte_seen {
+                    self.take_back(&mut dispatched, &mut written);
+                }
+                return (written, None);
+            }
+        }
+        written.lost_updates += u64::from(health::succeeded(self.store, backend.id).is_err());
+        let (Some(prompt), Some(usage)) = (&dispatched.prompt, usage) else {
+            return (written, None);
+        };
+        self.decoded(backend, prompt, usage, &mut written);
+        // What another backend than the pick had cached was not predicted.
+        let judged = dispatched.credited == dispatched.picked;
+        let verdict = judged.then_some(Verdict {
+            prompt_tokens: u32::try_from(prompt.prompt_tokens).unwrap_or(u32::MAX),
+            predicted_cached_tokens: prompt.cached_tokens,
+            usage,
+        });
+        (written, verdict)
+    }
+
+    /// Takes back what was entered for the credited backend, and notes its failure.
+    fn failed(&self, dispatched: &mut Dispatched, written: &mut Written) {
+        self.take_back(dispatched, written);
+        let backend = dispatched.credited.and_then(|index| self.config.backend(index));
+        if let Some(backend) = backend {
+            let result = health::failed(self.store, self.now, backend.id);
+            written.lost_updates += u64::from(result.is_err());
+        }
+    }
+
+    /// Takes back what was entered for the credited backend: it has not stored it.
+    fn take_back(&self, dispatched: &mut Dispatched, written: &mut Written) {
+        let changes = std::mem::take(&mut dispatched.changes);
+        let backend = dispatched.credited.and_then(|index| self.config.backend(index));
+        if let Some(backend) = backend {
+            let index = Index::new(self.config.index_buckets);
+            written.lost_updates += index.take_back(self.store, backend.id, &changes) as u64;
+        }
+    }
+
+    /// Moves the backend's clock and enters the prompt's blocks with the new date.
+    fn enter(
+        &self,
+        backend: &Backend,
+        prompt: &PlacedPrompt,
+        matched: &Match,
+        written: &mut Written,
+    ) -> Vec<Change> {
+        let total_blocks = prompt.hashes.len() as u32;
+        let resident = matched.resident_blocks.round() as u32;
+        let activity = Activity {
+            allocated_blocks: total_blocks.saturating_sub(resident),
+            moved: matched.epochs.clone(),
+            touched_blocks: total_blocks,
+        };
+        let clock = self.advance(backend, prompt.block_size_tokens, &activity, written);
+        let touch = Touch { backend: backend.id, epoch: clock.epoch, generation: clock.generation };
+        let staleness = |holder: &Holder| {
+            if holder.backend == backend.id {
+                clock.staleness(holder.generation, holder.epoch)
+            } else {
+                // Other clocks are not at hand; their epochs are of about the same size.
+                clock.epoch.saturating_sub(holder.epoch) as f32
+            }
+        };
+        let path: &Path = &prompt.path;
+        let index = Index::new(self.config.index_buckets);
+        let entered = index.enter(self.store, &prompt.hashes, path, touch, &staleness);
+        written.added_blocks += entered.added_blocks as u64;
+        written.evicted_blocks += entered.evicted_blocks as u64;
+        written.lost_updates += entered.lost_updates as u64;
+        entered.changes
+    }
+
+    /// The output filled blocks too.
+    fn decoded(
+        &self,
+        backend: &Backend,
+        prompt: &PlacedPrompt,
+        usage: Usage,
+        written: &mut Written,
+    ) {
+        let partial = prompt.prompt_tokens as u32 % prompt.block_size_tokens.max(1);
+        let blocks = partial
+            .saturating_add(usage.completion_tokens)
+            .div_ceil(prompt.block_size_tokens.max(1));
+        let activity =
+            Activity { allocated_blocks: blocks, moved: Vec::new(), touched_blocks: blocks };
+        self.advance(backend, prompt.block_size_tokens, &activity, written);
+    }
+
+    fn advance(
+        &self,
+        backend: &Backend,
+        block_size_tokens: u32,
+        activity: &Activity,
+        written: &mut Written,
+    ) -> Clock {
+        let capacity = backend.kv_capacity_blocks(block_size_tokens);
+        let result = residency::change(self.store, backend.id, capacity, |clock| {
+            clock.record(activity);
+        });
+        result.unwrap_or_else(|_| {
+            written.lost_updates += 1;
+            Clock::new(capacity)
+        })
+    }
+}
+
+/// A prompt's share of its backend's load: prefill to do, and new KV memory.
+fn load_share(prompt: &PlacedPrompt) -> (u32, u32) {
+    let prompt_tokens = u32::try_from(prompt.prompt_tokens).unwrap_or(u32::MAX);
+    let uncached = prompt_tokens.saturating_sub(prompt.cached_tokens);
+    (uncached, uncached.saturating_add(prompt.output_tokens))
+}

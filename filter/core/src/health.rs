@@ -1,0 +1,210 @@
+//! Which backends failed lately and are passed over.
+//!
+//! One shared value lists only the backends in trouble, so a decision costs one read and a healthy
+//! fleet writes nothing. Each further failure doubles the time a backend is passed over; when it
+//! is over, the worker that claims the trial (by compare-and-swap) sends it one request, and the
+//! others wait for the outcome.
+
+use crate::ids::{BackendId, NowMs};
+use crate::limits::BACKENDS_MAX;
+use crate::store::{self, SharedStore, StoreError};
+use crate::wire::{KEY_PREFIX, Reader, Writer};
+
+/// Time passed over after the first failure: an engine's restart takes longer, a lost connection
+/// less.
+pub const BACKOFF_FIRST_MS: u64 = 1_000;
+
+/// Longest time passed over: traffic is back within 5 s of a backend's return.
+pub const BACKOFF_MAX_MS: u64 = 4_000;
+
+/// A trial without an outcome for this long is given to the next request. Longer than a long
+/// prefill.
+const TRIAL_MS: u64 = 30_000;
+
+/// One backend in trouble.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Trouble {
+    /// Who.
+    pub backend: BackendId,
+    /// Failures in a row.
+    pub failures: u32,
+    /// From when on a trial may go there.
+    pub retry_at: NowMs,
+}
+
+/// All backends in trouble.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HealthTable {
+    troubles: Vec<Trouble>,
+}
+
+/// Whether a backend may be picked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Availability {
+    /// No failure since its last success.
+    Healthy,
+    /// Its time is over: one request may try it, after [`claim_trial`].
+    Trial,
+    /// Passed over.
+    Down,
+}
+
+impl HealthTable {
+    /// Reads the shared table.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the host refuses the read.
+    pub fn load<S: SharedStore>(store: &S) -> Result<Self, StoreError> {
+        Ok(store.get(&key())?.map_or_else(Self::default, |entry| Self::decode(&entry.value)))
+    }
+
+    /// Whether `backend` may be picked at `now`.
+    #[must_use]
+    pub fn availability(&self, backend: BackendId, now: NowMs) -> Availability {
+        match self.troubles.iter().find(|trouble| trouble.backend == backend) {
+            None => Availability::Healthy,
+            Some(trouble) if trouble.retry_at <= now => Availability::Trial,
+            Some(_) => Availability::Down,
+        }
+    }
+
+    fn get_mut(&mut self, backend: BackendId) -> Option<&mut Trouble> {
+        self.troubles.iter_mut().find(|trouble| trouble.backend == backend)
+    }
+
+    fn decode(bytes: &[u8]) -> Self {
+        let mut troubles = Vec::new();
+        if let Some(mut reader) = Reader::versioned(bytes) {
+            while let (Some(backend), Some(failures), Some(retry_at)) =
+                (reader.u32(), reader.u32(), reader.u64())
+            {
+                troubles.push(Trouble {
+                    backend: BackendId(backend),
+                    failures,
+                    retry_at: NowMs(retry_at),
+                });
+            }
+        }
+        Self { troubles }
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        let mut writer = Writer::versioned(1 + self.troubles.len() * 16);
+        for trouble in self.troubles.iter().take(BACKENDS_MAX) {
+            writer.u32(trouble.backend.0);
+            writer.u32(trouble.failures);
+            writer.u64(trouble.retry_at.0);
+        }
+        writer.finish()
+    }
+}
+
+/// Notes a failure of `backend`.
+///
+/// # Errors
+/// [`StoreError`] when the update was lost.
+pub fn failed<S: SharedStore>(store: &S, now: NowMs, backend: BackendId) -> Result<(), StoreError> {
+    store::update(store, &key(), |bytes| {
+        let mut table = HealthTable::decode(bytes);
+        if let Some(trouble) = table.get_mut(backend) {
+            trouble.failures = trouble.failures.saturating_add(1);
+            trouble.retry_at = NowMs(now.0.saturating_add(backoff_ms(trouble.failures)));
+        } else {
+            let retry_at = NowMs(now.0.saturating_add(backoff_ms(1)));
+            table.troubles.push(Trouble { backend, failures: 1, retry_at });
+        }
+        Some(table.encode())
+    })?;
+    Ok(())
+}
+
+/// Notes a success of `backend`: it is healthy. Writes only if it was in trouble.
+///
+/// # Errors
+/// [`StoreError`] when the update was lost.
+pub fn succeeded<S: SharedStore>(store: &S, backend: BackendId) -> Result<(), StoreError> {
+    store::update(store, &key(), |bytes| {
+        let mut table = HealthTable::decode(bytes);
+        table.get_mut(backend)?;
+        table.troubles.retain(|trouble| trouble.backend != backend);
+        Some(table.encode())
+    })?;
+    Ok(())
+}
+
+/// Claims the trial of `backend`; `false` when another worker has it already.
+///
+/// # Errors
+/// [`StoreError`] when the update was lost.
+pub fn claim_trial<S: SharedStore>(
+    store: &S,
+    now: NowMs,
+    backend: BackendId,
+) -> Result<bool, StoreError> {
+    store::update(store, &key(), |bytes| {
+        let mut table = HealthTable::decode(bytes);
+        let trouble = table.get_mut(backend).filter(|trouble| trouble.retry_at <= now)?;
+        trouble.retry_at = NowMs(now.0.saturating_add(TRIAL_MS));
+        Some(table.encode())
+    })
+}
+
+fn backoff_ms(failures: u32) -> u64 {
+    let doublings = failures.saturating_sub(1).min(16);
+    (BACKOFF_FIRST_MS << doublings).min(BACKOFF_MAX_MS)
+}
+
+fn key() -> String {
+    format!("{KEY_PREFIX}/h")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::MemoryStore;
+
+    const B: BackendId = BackendId(1);
+
+    fn at(store: &MemoryStore, now: u64) -> Availability {
+        HealthTable::load(store).unwrap().availability(B, NowMs(now))
+    }
+
+    #[test]
+    fn failures_back_off_and_one_trial_at_a_time_goes_through() {
+        let store = MemoryStore::default();
+        assert_eq!(at(&store, 0), Availability::Healthy);
+        failed(&store, NowMs(0), B).unwrap();
+        assert_eq!(at(&store, 999), Availability::Down);
+        assert_eq!(at(&store, 1_000), Availability::Trial);
+        assert!(claim_trial(&store, NowMs(1_000), B).unwrap());
+        assert!(!claim_trial(&store, NowMs(1_000), B).unwrap());
+        assert_eq!(at(&store, 1_001), Availability::Down);
+        failed(&store, NowMs(1_500), B).unwrap();
+        assert_eq!(at(&store, 3_499), Availability::Down);
+        assert_eq!(at(&store, 3_500), Availability::Trial);
+        succeeded(&store, B).unwrap();
+        assert_eq!(at(&store, 3_501), Availability::Healthy);
+    }
+
+    #[test]
+    fn the_backoff_is_bounded() {
+        assert_eq!(backoff_ms(1), BACKOFF_FIRST_MS);
+        assert_eq!(backoff_ms(2), 2_000);
+        assert_eq!(backoff_ms(u32::MAX), BACKOFF_MAX_MS);
+    }
+
+    #[test]
+    fn a_lost_trial_is_given_again() {
+        let store = MemoryStore::default();
+        failed(&store, NowMs(0), B).unwrap();
+        assert!(claim_trial(&store, NowMs(1_000), B).unwrap());
+        assert!(claim_trial(&store, NowMs(1_000 + TRIAL_MS), B).unwrap());
+    }
+
+    #[test]
+    fn success_of_a_healthy_backend_writes_nothing() {
+        let store = MemoryStore::default();
+        succeeded(&store, B).unwrap();
+        assert_eq!(store.size().0, 0);
+    }
+}

@@ -1,0 +1,53 @@
+//! Newtypes for the quantities that must not be mixed up.
+
+use std::fmt;
+
+use xxhash_rust::xxh3::xxh3_64;
+
+/// A token id, as the model's tokenizer numbers it.
+pub type TokenId = u32;
+
+/// Chained 64-bit hash of a full KV block and of everything before it.
+///
+/// Equal hashes mean equal namespace and equal tokens from the prompt's first one through this
+/// block. Stable across builds, machines, and native or wasm code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BlockHash(pub u64);
+
+/// A backend's identity in shared state: the hash of its configured name.
+///
+/// It does not depend on the order of the configuration, so the tree survives a reload that adds
+/// or removes backends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BackendId(pub u32);
+
+impl BackendId {
+    /// The id of the backend called `name`. Configuration refuses two names with one id.
+    #[must_use]
+    pub fn from_name(name: &str) -> Self {
+        let hash = xxh3_64(name.as_bytes());
+        Self((hash ^ (hash >> 32)) as u32)
+    }
+}
+
+impl fmt::Display for BackendId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:08x}", self.0)
+    }
+}
+
+/// Position of a backend in the configuration's list: valid within one configuration only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BackendIndex(pub usize);
+
+/// A moment on the caller's clock, in milliseconds since the Unix epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct NowMs(pub u64);
+
+impl NowMs {
+    /// Milliseconds since `earlier`; 0 when the clock went backwards.
+    #[must_use]
+    pub fn since_ms(self, earlier: Self) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
+}

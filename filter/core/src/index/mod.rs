@@ -1,0 +1,288 @@
+//! Block hashes -> which backend holds how many leading blocks.
+//!
+//! A prefix tree kept as a set-associative hash table in the shared store. A node is a run of up to
+//! 16 consecutive blocks and is found by the hash of its *first* block. Block hashes are chained,
+//! so that hash names the whole path to the node: parents are implicit, as in a Merkle tree, and
+//! evicting a node needs no repair elsewhere.
+//!
+//! A walk looks up the node of block 0, counts how many of its blocks equal the prompt's, and goes
+//! on with the node of the first block after those, until none is found. Where two prompts part in
+//! the middle of a node, the second one's own node hangs off there: nodes are never split, so
+//! every change is one compare-and-swap of one bucket.
+//!
+//! Cost: one store read for each 16 blocks matched, one read and one write for each 16 blocks
+//! that are new or whose last touch is of an older epoch. Memory: the number of buckets times
+//! [`crate::limits::BUCKET_BYTES_MAX`], whatever the traffic.
+
+mod node;
+#[cfg(test)]
+mod tests;
+
+use std::num::NonZeroU32;
+
+pub use node::{Bucket, Holder, Node};
+
+use crate::ids::{BackendId, BlockHash};
+use crate::limits::{NODE_BLOCKS_MAX, PROMPT_BLOCKS_MAX};
+use crate::store::{self, SharedStore, StoreError};
+use crate::wire::KEY_PREFIX;
+
+/// The part of a prompt's path that lies in one node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// Index of the segment's first block in the prompt.
+    pub start: usize,
+    /// Blocks of the node that equal the prompt's; at least 1.
+    pub matched: usize,
+    /// Blocks in the node, matched or not.
+    pub node_blocks: usize,
+    /// The node's holders.
+    pub holders: Vec<Holder>,
+}
+
+/// All that the tree knows about a prompt, first blocks first, without gaps.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Path {
+    /// The segments in order.
+    pub segments: Vec<Segment>,
+    /// Blocks covered by the segments.
+    pub known_blocks: usize,
+}
+
+/// When and in which life of the backend blocks are touched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Touch {
+    /// The backend whose cache it is.
+    pub backend: BackendId,
+    /// Epoch of its cache clock.
+    pub epoch: u32,
+    /// Its generation.
+    pub generation: u16,
+}
+
+/// What a request changed in one node, so that a failure can take it back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// The node.
+    pub key: BlockHash,
+    /// The backend's depth in it before; 0 when it was no holder.
+    pub depth_before: u8,
+}
+
+/// What entering a prompt did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Entered {
+    /// Nodes in which the backend's depth grew.
+    pub changes: Vec<Change>,
+    /// Blocks that the tree did not have.
+    pub added_blocks: usize,
+    /// Blocks that went to make room.
+    pub evicted_blocks: usize,
+    /// Updates lost to races or to the host; each costs a later match, nothing else.
+    pub lost_updates: usize,
+}
+
+/// The tree's handle: its geometry. The content is in the store.
+#[derive(Clone, Copy, Debug)]
+pub struct Index {
+    buckets: NonZeroU32,
+}
+
+impl Index {
+    /// A tree over `buckets` buckets. All users of one store must agree on the number: it is part
+    /// of the keys, so trees of different geometry do not see each other.
+    #[must_use]
+    pub fn new(buckets: NonZeroU32) -> Self {
+        Self { buckets }
+    }
+
+    /// Follows `hashes` through the tree.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the host refuses a read.
+    pub fn walk<S: SharedStore>(
+        &self,
+        store: &S,
+        hashes: &[BlockHash],
+    ) -> Result<Path, StoreError> {
+        let mut path = Path::default();
+        while let Some(&key) = hashes.get(path.known_blocks) {
+            let Some(entry) = store.get(&self.key_of(key))? else {
+                break;
+            };
+            let Some(node) = node::find(&entry.value, key) else {
+                break;
+            };
+            let rest = hashes.get(path.known_blocks..).unwrap_or_default();
+            let matched = node.matched(rest).max(1);
+            path.segments.push(Segment {
+                start: path.known_blocks,
+                matched,
+                node_blocks: node.blocks.len(),
+                holders: node.holders,
+            });
+            path.known_blocks += matched;
+        }
+        Ok(path)
+    }
+
+    /// Enters `hashes` as held by `touch.backend`, given what [`Index::walk`] found for them.
+    ///
+    /// Nodes that already say so, with this epoch, are not written. `staleness` ranks holders when
+    /// a full bucket must drop a node.
+    pub fn enter<S: SharedStore>(
+        &self,
+        store: &S,
+        hashes: &[BlockHash],
+        path: &Path,
+        touch: Touch,
+        staleness: &dyn Fn(&Holder) -> f32,
+    ) -> Entered {
+        let hashes = hashes.get(..PROMPT_BLOCKS_MAX).unwrap_or(hashes);
+        let mut entered = Entered::default();
+        let mut next = 0;
+        for (start, end) in runs(hashes.len(), path) {
+            next = next.max(end);
+            let Some(run) = hashes.get(start..end) else { continue };
+            let known = path.segments.iter().find(|segment| segment.start == start);
+            if known.is_some_and(|segment| is_current(segment, run.len(), touch)) {
+                continue;
+            }
+            self.enter_run(store, run, touch, staleness, &mut entered);
+        }
+        entered
+    }
+
+    fn enter_run<S: SharedStore>(
+        &self,
+        store: &S,
+        run: &[BlockHash],
+        touch: Touch,
+        staleness: &dyn Fn(&Holder) -> f32,
+        entered: &mut Entered,
+    ) {
+        let Some(&key) = run.first() else { return };
+        let mut depth_before = 0;
+        let mut added = 0;
+        let mut evicted = 0;
+        let result = store::update(store, &self.key_of(key), |bytes| {
+            let mut bucket = Bucket::decode(bytes);
+            (depth_before, added) = upsert(&mut bucket, key, run, touch);
+            evicted = bucket.trim(key, staleness);
+            Some(bucket.encode())
+        });
+        if result.is_err() {
+            entered.lost_updates += 1;
+            return;
+        }
+        entered.added_blocks += added;
+        entered.evicted_blocks += evicted;
+        if usize::from(depth_before) < run.len() {
+            entered.changes.push(Change { key, depth_before });
+        }
+    }
+
+    /// Takes back what [`Index::enter`] recorded for `backend`: the blocks were not stored after
+    /// all. Returns the number of updates that were lost.
+    pub fn take_back<S: SharedStore>(
+        &self,
+        store: &S,
+        backend: BackendId,
+        changes: &[Change],
+    ) -> usize {
+        let mut lost_updates = 0;
+        for change in changes {
+            let result = store::update(store, &self.key_of(change.key), |bytes| {
+                let mut bucket = Bucket::decode(bytes);
+                let node = bucket.node_mut(change.key)?;
+                if change.depth_before == 0 {
+                    node.holders.retain(|holder| holder.backend != backend);
+                } else {
+                    let holder = node.holder_mut(backend)?;
+                    holder.depth = holder.depth.min(change.depth_before);
+                }
+                // Blocks that nobody holds any more would only lengthen walks.
+                let depth = node.holders.iter().map(|holder| holder.depth).max().unwrap_or(0);
+                node.blocks.truncate(usize::from(depth));
+                bucket.nodes.retain(|node| !node.blocks.is_empty());
+                Some(bucket.encode())
+            });
+            lost_updates += usize::from(result.is_err());
+        }
+        lost_updates
+    }
+
+    fn key_of(&self, key: BlockHash) -> String {
+        // The chained hash is uniform; its upper half is not used for anything else.
+        let bucket = (key.0 >> 32) % u64::from(self.buckets.get());
+        format!("{KEY_PREFIX}/i{}/{bucket}", self.buckets)
+    }
+}
+
+/// Cuts a prompt of `blocks` blocks into the runs that its nodes hold or will hold.
+fn runs(blocks: usize, path: &Path) -> Vec<(usize, usize)> {
+    let mut runs: Vec<(usize, usize)> = path
+        .segments
+        .iter()
+        .map(|segment| (segment.start, segment.start + segment.matched))
+        .collect();
+    let mut next = path.known_blocks;
+    // A node that the prompt matches whole grows in place, so that a chat's turns fill nodes
+    // instead of leaving a short one at the end of each.
+    if let (Some(last), Some(run)) = (path.segments.last(), runs.last_mut())
+        && last.matched == last.node_blocks
+    {
+        run.1 = blocks.min(run.0 + NODE_BLOCKS_MAX).max(run.1);
+        next = run.1;
+    }
+    while next < blocks {
+        let end = blocks.min(next + NODE_BLOCKS_MAX);
+        runs.push((next, end));
+        next = end;
+    }
+    runs
+}
+
+fn is_current(segment: &Segment, run_blocks: usize, touch: Touch) -> bool {
+    segment.holders.iter().any(|holder| {
+        holder.backend == touch.backend
+            && holder.epoch == touch.epoch
+            && holder.generation == touch.generation
+            && usize::from(holder.depth) >= run_blocks
+    })
+}
+
+/// Makes `touch.backend` a holder of `run`. Returns its depth before and the blocks added.
+fn upsert(bucket: &mut Bucket, key: BlockHash, run: &[BlockHash], touch: Touch) -> (u8, usize) {
+    let depth = run.len().min(NODE_BLOCKS_MAX) as u8;
+    let holder = Holder {
+        backend: touch.backend,
+        epoch: touch.epoch,
+        generation: touch.generation,
+        depth,
+        flags: 0,
+    };
+    let Some(node) = bucket.node_mut(key) else {
+        bucket.nodes.push(Node { blocks: run.to_vec(), holders: vec![holder] });
+        return (0, run.len());
+    };
+    // Another worker may have changed the node since the walk: only what still equals counts.
+    let matched = node.matched(run);
+    let mut added = 0;
+    if matched == node.blocks.len()
+        && let Some(more) = run.get(matched..)
+    {
+        node.blocks.extend_from_slice(more);
+        added = more.len();
+    }
+    let depth = depth.min((matched + added) as u8);
+    let Some(known) = node.holder_mut(touch.backend) else {
+        node.holders.push(Holder { depth, ..holder });
+        return (0, added);
+    };
+    // What an older life of the backend held is gone. Blocks that it holds beyond this prompt get
+    // the newer date with the rest: one date a node, an error of at most 15 blocks.
+    let depth_before = if known.generation == touch.generation { known.depth } else { 0 };
+    *known = Holder { depth: depth.max(depth_before), flags: known.flags, ..holder };
+    (depth_before, added)
+}

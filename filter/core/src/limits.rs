@@ -1,0 +1,65 @@
+//! Every bound of the core in one place. Going over one yields a named fallback, never an error
+//! page.
+
+/// Largest body that is read, in bytes, unless configured. Larger ones are routed by load while
+/// they stream through. 8 MiB is a 2 M token prompt in plain English.
+pub const BODY_BYTES_MAX_DEFAULT: u32 = 8 << 20;
+
+/// Upper bound for the configured body limit: a VM's memory ends at 1 GiB and a parsed body takes
+/// several times its size.
+pub const BODY_BYTES_MAX_CEILING: u32 = 64 << 20;
+
+/// Blocks of one prompt that take part in matching. 1 M tokens in blocks of 16; the rest of a
+/// longer prompt counts as uncached.
+pub const PROMPT_BLOCKS_MAX: usize = 65_536;
+
+/// Blocks in one node of the index. DESIGN: one shared-data call covers 256 tokens of prefix.
+pub const NODE_BLOCKS_MAX: usize = 16;
+
+/// Backends in one configuration. A node can list all of them as holders.
+pub const BACKENDS_MAX: usize = 256;
+
+/// Holders kept for a node; the least resident goes first. Beyond this many copies of one prefix
+/// another holder changes no decision.
+pub const HOLDERS_MAX: usize = 128;
+
+/// Bytes of one bucket of the index. About 25 nodes with two holders each, and read by the host in
+/// under a microsecond.
+pub const BUCKET_BYTES_MAX: usize = 4_096;
+
+/// Buckets of the index unless configured: 16,384 x 4 KiB is a 64 MiB ceiling and holds 1 M blocks
+/// in 62,500 nodes, four a bucket.
+pub const INDEX_BUCKETS_DEFAULT: u32 = 16_384;
+
+/// Upper bound for the configured number of buckets: a ceiling of 1 GiB.
+pub const INDEX_BUCKETS_CEILING: u32 = 262_144;
+
+/// Slots for VM load records. Envoy starts one VM a worker and one for its main thread.
+pub const VM_SLOTS_MAX: u32 = 256;
+
+/// A VM that has not written its record for this long is gone, and its counts with it. Ten of the
+/// one-second heartbeats.
+pub const VM_LEASE_MS: u64 = 10_000;
+
+/// Attempts of one compare-and-swap before the update is dropped and counted. Workers write
+/// different buckets nearly always; eight losses in a row mean a fault, not contention.
+pub const CAS_ATTEMPTS_MAX: u32 = 8;
+
+/// Models in one configuration.
+pub const MODELS_MAX: usize = 64;
+
+/// Length of any configured name or path, in bytes.
+pub const NAME_BYTES_MAX: usize = 256;
+
+/// Largest bundle that is accepted, in bytes: Envoy's own cap on a callout's response.
+pub const BUNDLE_BYTES_MAX: usize = 32 << 20;
+
+/// JSON answer that is kept to find its `usage`, in bytes from its end. `usage` follows the
+/// choices in every engine's answer.
+pub const ANSWER_TAIL_BYTES_MAX: usize = 16 << 10;
+
+/// One SSE line that is kept while incomplete, in bytes; longer lines are skipped whole.
+pub const SSE_LINE_BYTES_MAX: usize = 64 << 10;
+
+/// Length of a rendered prompt in bytes, relative to nothing: templates are outside input.
+pub const PROMPT_BYTES_MAX: usize = 32 << 20;

@@ -1,0 +1,359 @@
+//! How busy each backend is: requests in flight, prefill still to do, context in memory.
+//!
+//! Each VM (an Envoy worker) counts what it dispatched in a record of its own and writes it to a
+//! slot in the shared store, which it holds by a lease; readers sum the records of all live VMs.
+//! Nobody contends for a counter, and when a VM dies its counts end with its lease instead of
+//! leaking. Reads cost one store call a live VM, writes one.
+
+use ahash::AHashMap;
+
+use crate::ids::{BackendId, NowMs};
+use crate::limits::{BACKENDS_MAX, VM_LEASE_MS, VM_SLOTS_MAX};
+use crate::store::{self, SharedStore, StoreError};
+use crate::wire::{KEY_PREFIX, Reader, Writer};
+
+/// Load of one backend.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BackendLoad {
+    /// Requests dispatched and not finished.
+    pub running: u32,
+    /// Tokens those requests have yet to prefill: uncached tokens of requests without a first
+    /// byte.
+    pub pending_prefill_tokens: u32,
+    /// Tokens of context that those requests hold in KV memory, prompt and expected output.
+    pub context_tokens: u32,
+}
+
+impl BackendLoad {
+    fn add(&mut self, other: Self) {
+        self.running = self.running.saturating_add(other.running);
+        self.pending_prefill_tokens =
+            self.pending_prefill_tokens.saturating_add(other.pending_prefill_tokens);
+        self.context_tokens = self.context_tokens.saturating_add(other.context_tokens);
+    }
+
+    fn subtract(&mut self, other: Self) {
+        self.running = self.running.saturating_sub(other.running);
+        self.pending_prefill_tokens =
+            self.pending_prefill_tokens.saturating_sub(other.pending_prefill_tokens);
+        self.context_tokens = self.context_tokens.saturating_sub(other.context_tokens);
+    }
+}
+
+/// Load of all backends, summed over live VMs.
+pub type LoadTable = AHashMap<BackendId, BackendLoad>;
+
+/// A request's share of its backend's load, handed back to end it.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "a ticket that is dropped leaks load: give it to Ledger::release"]
+pub struct Ticket {
+    backend: BackendId,
+    share: BackendLoad,
+}
+
+impl Ticket {
+    /// The backend that carries the load.
+    #[must_use]
+    pub fn backend(&self) -> BackendId {
+        self.backend
+    }
+}
+
+/// One VM's own counts and its place among the others.
+#[derive(Debug)]
+pub struct Ledger {
+    nonce: u64,
+    slot: Option<u32>,
+    own: LoadTable,
+}
+
+impl Ledger {
+    /// The ledger of a new VM; `nonce` tells it from all others, past ones included.
+    #[must_use]
+    pub fn new(nonce: u64) -> Self {
+        Self { nonce, slot: None, own: LoadTable::default() }
+    }
+
+    /// Counts a request against `backend` and publishes the record.
+    ///
+    /// # Errors
+    /// [`StoreError`] when publishing failed. The request is counted all the same: the ticket is
+    /// returned beside the outcome.
+    pub fn dispatch<S: SharedStore>(
+        &mut self,
+        store: &S,
+        now: NowMs,
+        backend: BackendId,
+        pending_prefill_tokens: u32,
+        context_tokens: u32,
+    ) -> (Ticket, Result<(), StoreError>) {
+        let share = BackendLoad { running: 1, pending_prefill_tokens, context_tokens };
+        self.own.entry(backend).or_default().add(share);
+        (Ticket { backend, share }, self.publish(store, now))
+    }
+
+    /// The request's prefill is done.
+    ///
+    /// # Errors
+    /// [`StoreError`] when publishing failed; the next publication carries the change.
+    pub fn first_byte<S: SharedStore>(
+        &mut self,
+        store: &S,
+        now: NowMs,
+        ticket: &mut Ticket,
+    ) -> Result<(), StoreError> {
+        if ticket.share.pending_prefill_tokens == 0 {
+            return Ok(());
+        }
+        let done = BackendLoad {
+            pending_prefill_tokens: std::mem::take(&mut ticket.share.pending_prefill_tokens),
+            ..BackendLoad::default()
+        };
+        self.own.entry(ticket.backend).or_default().subtract(done);
+        self.publish(store, now)
+    }
+
+    /// The request ended, however it did.
+    ///
+    /// # Errors
+    /// [`StoreError`] when publishing failed; the next publication carries the change.
+    #[allow(clippy::needless_pass_by_value, reason = "a ticket is used up")]
+    pub fn release<S: SharedStore>(
+        &mut self,
+        store: &S,
+        now: NowMs,
+        ticket: Ticket,
+    ) -> Result<(), StoreError> {
+        if let Some(load) = self.own.get_mut(&ticket.backend) {
+            load.subtract(ticket.share);
+            if *load == BackendLoad::default() {
+                self.own.remove(&ticket.backend);
+            }
+        }
+        self.publish(store, now)
+    }
+
+    /// This VM's own counts.
+    #[must_use]
+    pub fn own(&self) -> &LoadTable {
+        &self.own
+    }
+
+    /// Renews the lease, and takes a new slot if another VM holds this one's by now. VMs that
+    /// never dispatched have no slot and write nothing.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the host refuses.
+    pub fn heartbeat<S: SharedStore>(&mut self, store: &S, now: NowMs) -> Result<(), StoreError> {
+        let Some(slot) = self.slot else { return Ok(()) };
+        let holder = store.get(&slot_key(slot))?;
+        let nonce =
+            holder.and_then(|entry| Record::decode(&entry.value)).map(|record| record.nonce);
+        if nonce != Some(self.nonce) {
+            self.slot = None;
+        }
+        self.publish(store, now)
+    }
+
+    /// Sums the own counts and those of all other live VMs.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the host refuses a read.
+    pub fn totals<S: SharedStore>(&self, store: &S, now: NowMs) -> Result<LoadTable, StoreError> {
+        let mut totals = self.own.clone();
+        for slot in 0..slots_used(store)? {
+            if self.slot == Some(slot) {
+                continue;
+            }
+            let Some(entry) = store.get(&slot_key(slot))? else { continue };
+            let Some(record) = Record::decode(&entry.value) else { continue };
+            if record.is_live(now) && record.nonce != self.nonce {
+                for (backend, load) in record.loads {
+                    totals.entry(backend).or_default().add(load);
+                }
+            }
+        }
+        Ok(totals)
+    }
+
+    fn publish<S: SharedStore>(&mut self, store: &S, now: NowMs) -> Result<(), StoreError> {
+        let record = Record {
+            nonce: self.nonce,
+            heartbeat: now,
+            loads: self.own.iter().take(BACKENDS_MAX).map(|(id, load)| (*id, *load)).collect(),
+        };
+        let bytes = record.encode();
+        match self.slot {
+            Some(slot) => store.set(&slot_key(slot), &bytes, None),
+            None => self.claim(store, now, &bytes),
+        }
+    }
+
+    /// Takes the first slot that is free or expired. Two VMs that create the same missing key at
+    /// once both believe they own it until the loser's next heartbeat reads the other's nonce.
+    fn claim<S: SharedStore>(
+        &mut self,
+        store: &S,
+        now: NowMs,
+        record: &[u8],
+    ) -> Result<(), StoreError> {
+        for slot in 0..VM_SLOTS_MAX {
+            let mut taken = false;
+            store::update(store, &slot_key(slot), |bytes| {
+                taken = Record::decode(bytes)
+                    .is_some_and(|holder| holder.is_live(now) && holder.nonce != self.nonce);
+                (!taken).then(|| record.to_vec())
+            })?;
+            if !taken {
+                self.slot = Some(slot);
+                raise_slots_used(store, slot + 1)?;
+                return Ok(());
+            }
+        }
+        Err(StoreError::Host)
+    }
+}
+
+struct Record {
+    nonce: u64,
+    heartbeat: NowMs,
+    loads: Vec<(BackendId, BackendLoad)>,
+}
+
+impl Record {
+    fn is_live(&self, now: NowMs) -> bool {
+        now.since_ms(self.heartbeat) < VM_LEASE_MS
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut reader = Reader::versioned(bytes)?;
+        let nonce = reader.u64()?;
+        let heartbeat = NowMs(reader.u64()?);
+        let count = usize::from(reader.u16()?).min(BACKENDS_MAX);
+        let mut loads = Vec::with_capacity(count);
+        for _ in 0..count {
+            loads.push((
+                BackendId(reader.u32()?),
+                BackendLoad {
+                    running: reader.u32()?,
+                    pending_prefill_tokens: reader.u32()?,
+                    context_tokens: reader.u32()?,
+                },
+            ));
+        }
+        Some(Self { nonce, heartbeat, loads })
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        let mut writer = Writer::versioned(19 + self.loads.len() * 16);
+        writer.u64(self.nonce);
+        writer.u64(self.heartbeat.0);
+        writer.u16(self.loads.len() as u16);
+        for (backend, load) in &self.loads {
+            writer.u32(backend.0);
+            writer.u32(load.running);
+            writer.u32(load.pending_prefill_tokens);
+            writer.u32(load.context_tokens);
+        }
+        writer.finish()
+    }
+}
+
+fn slot_key(slot: u32) -> String {
+    format!("{KEY_PREFIX}/v/{slot}")
+}
+
+fn slots_used_key() -> String {
+    format!("{KEY_PREFIX}/v")
+}
+
+fn decode_slots_used(bytes: &[u8]) -> u32 {
+    Reader::versioned(bytes).and_then(|mut reader| reader.u32()).unwrap_or(0).min(VM_SLOTS_MAX)
+}
+
+fn slots_used<S: SharedStore>(store: &S) -> Result<u32, StoreError> {
+    Ok(store.get(&slots_used_key())?.map_or(0, |entry| decode_slots_used(&entry.value)))
+}
+
+fn raise_slots_used<S: SharedStore>(store: &S, slots: u32) -> Result<(), StoreError> {
+    store::update(store, &slots_used_key(), |bytes| {
+        (decode_slots_used(bytes) < slots).then(|| {
+            let mut writer = Writer::versioned(5);
+            writer.u32(slots);
+            writer.finish()
+        })
+    })?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::MemoryStore;
+
+    const B: BackendId = BackendId(1);
+
+    fn running(ledger: &Ledger, store: &MemoryStore, now: u64) -> u32 {
+        ledger.totals(store, NowMs(now)).unwrap().get(&B).map_or(0, |load| load.running)
+    }
+
+    #[test]
+    fn every_vm_sees_the_sum() {
+        let store = MemoryStore::default();
+        let (mut a, mut b) = (Ledger::new(1), Ledger::new(2));
+        let (ticket_a, result) = a.dispatch(&store, NowMs(0), B, 100, 200);
+        result.unwrap();
+        let (mut ticket_b, result) = b.dispatch(&store, NowMs(0), B, 10, 20);
+        result.unwrap();
+        for ledger in [&a, &b, &Ledger::new(3)] {
+            let load = ledger.totals(&store, NowMs(1)).unwrap()[&B];
+            assert_eq!(
+                (load.running, load.pending_prefill_tokens, load.context_tokens),
+                (2, 110, 220)
+            );
+        }
+        b.first_byte(&store, NowMs(1), &mut ticket_b).unwrap();
+        b.first_byte(&store, NowMs(1), &mut ticket_b).unwrap();
+        assert_eq!(a.totals(&store, NowMs(1)).unwrap()[&B].pending_prefill_tokens, 100);
+        a.release(&store, NowMs(2), ticket_a).unwrap();
+        b.release(&store, NowMs(2), ticket_b).unwrap();
+        assert!(a.totals(&store, NowMs(2)).unwrap().get(&B).is_none());
+        assert!(b.totals(&store, NowMs(2)).unwrap().get(&B).is_none());
+    }
+
+    #[test]
+    fn a_dead_vms_counts_end_with_its_lease_and_its_slot_is_reused() {
+        let store = MemoryStore::default();
+        let mut dead = Ledger::new(1);
+        let (ticket, _) = dead.dispatch(&store, NowMs(0), B, 0, 0);
+        std::mem::forget(ticket);
+        let mut alive = Ledger::new(2);
+        assert_eq!(running(&alive, &store, VM_LEASE_MS - 1), 1);
+        assert_eq!(running(&alive, &store, VM_LEASE_MS), 0);
+        let (_ticket, _) = alive.dispatch(&store, NowMs(VM_LEASE_MS), B, 0, 0);
+        assert_eq!(alive.slot, Some(0));
+    }
+
+    #[test]
+    fn heartbeats_keep_a_lease_and_a_lost_slot_is_left() {
+        let store = MemoryStore::default();
+        let mut a = Ledger::new(1);
+        let (_ticket, _) = a.dispatch(&store, NowMs(0), B, 0, 0);
+        a.heartbeat(&store, NowMs(VM_LEASE_MS - 1)).unwrap();
+        assert_eq!(running(&Ledger::new(9), &store, VM_LEASE_MS + 1), 1);
+        // Another VM wrote the same slot: the race of a missing key.
+        let mut b = Ledger::new(2);
+        b.slot = Some(0);
+        let (_ticket, _) = b.dispatch(&store, NowMs(VM_LEASE_MS), B, 0, 0);
+        a.heartbeat(&store, NowMs(VM_LEASE_MS + 1)).unwrap();
+        assert_eq!(a.slot, Some(1));
+        assert_eq!(running(&Ledger::new(9), &store, VM_LEASE_MS + 2), 2);
+    }
+
+    #[test]
+    fn a_vm_that_never_dispatched_writes_nothing() {
+        let store = MemoryStore::default();
+        Ledger::new(1).heartbeat(&store, NowMs(5)).unwrap();
+        assert_eq!(store.size().0, 0);
+    }
+}

@@ -1,0 +1,212 @@
+//! Every metric of the filter, and every reason of a decision, as closed sets.
+
+/// Why a request went where it went. Each is a value of the label `reason`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Reason {
+    /// Picked: the backend probably holds a part of the prompt.
+    PrefixHit,
+    /// Picked: no backend holds any of it; the least loaded one took it.
+    PrefixMiss,
+    /// Picked: a backend holds a part, and its load outweighs that.
+    LoadOverPrefix,
+    /// Picked by a policy that does not look at prefixes.
+    Policy,
+    /// By load: the path is of no API that is read.
+    OtherPath,
+    /// By load: the request has no body.
+    EmptyBody,
+    /// By load: the body is longer than the configured limit.
+    BodyTooLarge,
+    /// By load: the body could not be read from Envoy.
+    BodyUnreadable,
+    /// By load: the body is not UTF-8.
+    NotUtf8,
+    /// By load: the body is not JSON.
+    NotJson,
+    /// By load: the JSON is not of the API's shape.
+    WrongShape,
+    /// By load: the request brings its own chat template.
+    OwnTemplate,
+    /// By load: no configured model answers to the request's model name.
+    UnknownModel,
+    /// By load: the model's bundle has not arrived, or was refused.
+    NoTokenizer,
+    /// By load: the model's bundle has no chat template.
+    NoTemplate,
+    /// By load: the chat template refused the request.
+    TemplateFailed,
+    /// By load: the tokenizer refused the prompt.
+    TokenizerFailed,
+    /// By load: the shared store failed.
+    StoreFailed,
+    /// Left to Envoy: every backend is passed over for its failures.
+    NoBackend,
+}
+
+impl Reason {
+    /// All reasons, for registration.
+    pub const ALL: [Self; 19] = [
+        Self::PrefixHit,
+        Self::PrefixMiss,
+        Self::LoadOverPrefix,
+        Self::Policy,
+        Self::OtherPath,
+        Self::EmptyBody,
+        Self::BodyTooLarge,
+        Self::BodyUnreadable,
+        Self::NotUtf8,
+        Self::NotJson,
+        Self::WrongShape,
+        Self::OwnTemplate,
+        Self::UnknownModel,
+        Self::NoTokenizer,
+        Self::NoTemplate,
+        Self::TemplateFailed,
+        Self::TokenizerFailed,
+        Self::StoreFailed,
+        Self::NoBackend,
+    ];
+
+    /// The label's value.
+    #[must_use]
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::PrefixHit => "prefix_hit",
+            Self::PrefixMiss => "prefix_miss",
+            Self::LoadOverPrefix => "load_over_prefix",
+            Self::Policy => "policy",
+            Self::OtherPath => "other_path",
+            Self::EmptyBody => "empty_body",
+            Self::BodyTooLarge => "body_too_large",
+            Self::BodyUnreadable => "body_unreadable",
+            Self::NotUtf8 => "not_utf8",
+            Self::NotJson => "not_json",
+            Self::WrongShape => "wrong_shape",
+            Self::OwnTemplate => "own_template",
+            Self::UnknownModel => "unknown_model",
+            Self::NoTokenizer => "no_tokenizer",
+            Self::NoTemplate => "no_template",
+            Self::TemplateFailed => "template_failed",
+            Self::TokenizerFailed => "tokenizer_failed",
+            Self::StoreFailed => "store_failed",
+            Self::NoBackend => "no_backend",
+        }
+    }
+}
+
+/// How Envoy keeps a metric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Only grows.
+    Counter,
+    /// Goes up and down.
+    Gauge,
+    /// A distribution.
+    Histogram,
+}
+
+/// A metric without labels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Metric {
+    /// Prompt tokens of the requests that were tokenized.
+    PromptTokens,
+    /// Of those, tokens that the picked backend was predicted to have cached.
+    PredictedCachedTokens,
+    /// Tokens that the engines reported as cached, for requests that were tokenized.
+    ReportedCachedTokens,
+    /// Prompt tokens as the engines reported them, for requests that were tokenized.
+    ReportedPromptTokens,
+    /// Answers whose reported prompt length equals ours.
+    ParityAgreements,
+    /// Answers whose reported prompt length differs from ours.
+    ParityDisagreements,
+    /// Decisions that another backend served than was picked.
+    ServedElsewhere,
+    /// Requests that ended without a good answer from the picked backend.
+    BackendFailures,
+    /// Time of one decision.
+    DecisionTimeUs,
+    /// Requests that this Envoy has in flight.
+    InFlight,
+    /// Blocks entered into the prefix tree.
+    IndexBlocksAdded,
+    /// Blocks evicted from the prefix tree to make room.
+    IndexBlocksEvicted,
+    /// Shared-store updates lost to races or to the host.
+    StoreUpdatesLost,
+    /// Bundles loaded.
+    BundlesLoaded,
+    /// Attempts to get a bundle that failed.
+    BundleFailures,
+    /// Bytes of the VM's linear memory, which never shrinks.
+    VmMemoryBytes,
+}
+
+impl Metric {
+    /// All metrics, for registration.
+    pub const ALL: [Self; 16] = [
+        Self::PromptTokens,
+        Self::PredictedCachedTokens,
+        Self::ReportedCachedTokens,
+        Self::ReportedPromptTokens,
+        Self::ParityAgreements,
+        Self::ParityDisagreements,
+        Self::ServedElsewhere,
+        Self::BackendFailures,
+        Self::DecisionTimeUs,
+        Self::InFlight,
+        Self::IndexBlocksAdded,
+        Self::IndexBlocksEvicted,
+        Self::StoreUpdatesLost,
+        Self::BundlesLoaded,
+        Self::BundleFailures,
+        Self::VmMemoryBytes,
+    ];
+
+    /// Name as Envoy's stats have it, and kind.
+    #[must_use]
+    pub fn definition(self) -> (&'static str, Kind) {
+        match self {
+            Self::PromptTokens => ("warmpath_prompt_tokens_total", Kind::Counter),
+            Self::PredictedCachedTokens => {
+                ("warmpath_predicted_cached_tokens_total", Kind::Counter)
+            }
+            Self::ReportedCachedTokens => ("warmpath_reported_cached_tokens_total", Kind::Counter),
+            Self::ReportedPromptTokens => ("warmpath_reported_prompt_tokens_total", Kind::Counter),
+            Self::ParityAgreements => ("warmpath_parity_agreements_total", Kind::Counter),
+            Self::ParityDisagreements => ("warmpath_parity_disagreements_total", Kind::Counter),
+            Self::ServedElsewhere => ("warmpath_served_elsewhere_total", Kind::Counter),
+            Self::BackendFailures => ("warmpath_backend_failures_total", Kind::Counter),
+            Self::DecisionTimeUs => ("warmpath_decision_time_us", Kind::Histogram),
+            Self::InFlight => ("warmpath_requests_in_flight", Kind::Gauge),
+            Self::IndexBlocksAdded => ("warmpath_index_blocks_added_total", Kind::Counter),
+            Self::IndexBlocksEvicted => ("warmpath_index_blocks_evicted_total", Kind::Counter),
+            Self::StoreUpdatesLost => ("warmpath_store_updates_lost_total", Kind::Counter),
+            Self::BundlesLoaded => ("warmpath_bundles_loaded_total", Kind::Counter),
+            Self::BundleFailures => ("warmpath_bundle_failures_total", Kind::Counter),
+            Self::VmMemoryBytes => ("warmpath_vm_memory_bytes", Kind::Gauge),
+        }
+    }
+}
+
+/// Name of the counter of decisions with `reason`; Envoy's stats tags turn the last part into a
+/// label.
+#[must_use]
+pub fn decisions_name(reason: Reason) -> String {
+    format!("warmpath_decisions_total.reason.{}", reason.label())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_distinct() {
+        let mut names: Vec<&str> = Metric::ALL.iter().map(|metric| metric.definition().0).collect();
+        names.extend(Reason::ALL.iter().map(|reason| reason.label()));
+        let count = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), count);
+    }
+}

@@ -1,0 +1,314 @@
+//! Cache clocks: how likely a block that was once on a backend is still there.
+//!
+//! An engine's prefix cache is an LRU over blocks. A block is still there if fewer *distinct*
+//! blocks than the cache holds have been touched since it was: its reuse distance (the LRU stack
+//! distance of Mattson et al., 1970). Each backend has a clock that counts the blocks it
+//! allocated, cut into epochs of 1/64 of its capacity, and a histogram of how many blocks were last
+//! touched in each epoch. A touch moves counts from the old epoch to the newest; the distance of
+//! an epoch is the sum of the newer ones.
+//!
+//! In: touches and allocations of the requests that were routed. Out: [`Clock::weight`], the
+//! probability that a block last touched in an epoch is resident. One clock is 540 bytes in the
+//! store, read for each holder of a prompt and written once a request.
+
+use crate::ids::BackendId;
+use crate::store::{self, SharedStore, StoreError};
+use crate::wire::{KEY_PREFIX, Reader, Writer};
+
+/// Epochs in one capacity: the resolution of distances is 1.6% of the cache.
+pub const EPOCHS_PER_CAPACITY: u32 = 64;
+
+/// Epochs remembered. Hot blocks stay resident over many times the capacity in allocations only if
+/// they are touched, so twice the capacity of untouched time is surely gone.
+pub const EPOCHS_KEPT: usize = 128;
+
+/// Blocks an epoch while the capacity is unknown: 4,096 tokens of 16.
+const EPOCH_BLOCKS_UNKNOWN: u32 = 256;
+
+/// Distance over capacity below which a block is surely resident. Running requests pin blocks out
+/// of order, which blurs the LRU order by about their share of the memory.
+const SURE_RATIO: f32 = 0.7;
+
+/// Centre and width of the step from resident to gone, as distance over capacity. Block partial
+/// use and the coarse epochs put the centre below 1.
+const STEP_CENTRE: f32 = 0.95;
+const STEP_WIDTH: f32 = 0.03;
+
+/// What one request did to a backend's cache.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Activity {
+    /// Blocks that the cache had to allocate: prefill misses and decode output.
+    pub allocated_blocks: u32,
+    /// Blocks touched that were last touched in the given epoch.
+    pub moved: Vec<(u32, u32)>,
+    /// All blocks whose last touch is this request, moved ones included.
+    pub touched_blocks: u32,
+}
+
+/// One backend's cache clock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Clock {
+    /// Counts the lives of the engine: a restarted one holds nothing that its former self held.
+    pub generation: u16,
+    /// The newest epoch.
+    pub epoch: u32,
+    /// Blocks that the cache holds; 0 while unknown.
+    pub capacity_blocks: u32,
+    /// Blocks allocated in the newest epoch.
+    epoch_fill_blocks: u32,
+    /// Blocks last touched in epoch `e`, at `e % EPOCHS_KEPT`.
+    last_touched: [u32; EPOCHS_KEPT],
+}
+
+impl Clock {
+    /// The clock of an empty cache.
+    #[must_use]
+    pub fn new(capacity_blocks: u32) -> Self {
+        Self {
+            generation: 0,
+            epoch: 0,
+            capacity_blocks,
+            epoch_fill_blocks: 0,
+            last_touched: [0; EPOCHS_KEPT],
+        }
+    }
+
+    /// Distinct blocks touched since epoch `epoch`, half of that epoch's own included; `None` for
+    /// an epoch that is no longer kept.
+    #[must_use]
+    pub fn distance_blocks(&self, epoch: u32) -> Option<u32> {
+        let age = self.epoch.checked_sub(epoch)?;
+        if age as usize >= EPOCHS_KEPT {
+            return None;
+        }
+        let newer: u32 = (0..age)
+            .map(|back| self.count(self.epoch.wrapping_sub(back)))
+            .fold(0, u32::saturating_add);
+        Some(newer.saturating_add(self.count(epoch) / 2))
+    }
+
+    /// Probability that blocks last touched in `epoch` of life `generation` are resident.
+    ///
+    /// 1 while the capacity is unknown and the epoch is kept: what was sent is believed to be
+    /// there, as history-based routers do.
+    #[must_use]
+    pub fn weight(&self, generation: u16, epoch: u32) -> f32 {
+        if generation != self.generation {
+            return 0.0;
+        }
+        let Some(distance) = self.distance_blocks(epoch) else {
+            return 0.0;
+        };
+        if self.capacity_blocks == 0 {
+            return 1.0;
+        }
+        let ratio = distance as f32 / self.capacity_blocks as f32;
+        if ratio < SURE_RATIO {
+            return 1.0;
+        }
+        1.0 / (1.0 + ((ratio - STEP_CENTRE) / STEP_WIDTH).exp())
+    }
+
+    /// How far an epoch is from being forgotten: 0 for the newest, growing without bound.
+    #[must_use]
+    pub fn staleness(&self, generation: u16, epoch: u32) -> f32 {
+        if generation != self.generation {
+            return f32::INFINITY;
+        }
+        self.epoch.saturating_sub(epoch) as f32
+    }
+
+    /// Takes in what a request did. The request's own blocks all belong to the epoch that is the
+    /// newest afterwards.
+    pub fn record(&mut self, activity: &Activity) {
+        for &(epoch, blocks) in &activity.moved {
+            if self.epoch.checked_sub(epoch).is_some_and(|age| (age as usize) < EPOCHS_KEPT) {
+                let count = self.count_mut(epoch);
+                *count = count.saturating_sub(blocks);
+            }
+        }
+        let epoch_blocks = self.epoch_blocks();
+        let fill = self.epoch_fill_blocks.saturating_add(activity.allocated_blocks);
+        let epochs_passed = fill / epoch_blocks;
+        self.epoch_fill_blocks = fill % epoch_blocks;
+        for _ in 0..epochs_passed.min(EPOCHS_KEPT as u32) {
+            self.epoch = self.epoch.wrapping_add(1);
+            *self.count_mut(self.epoch) = 0;
+        }
+        let newest = self.count_mut(self.epoch);
+        *newest = newest.saturating_add(activity.touched_blocks);
+    }
+
+    /// Forgets everything: the engine restarted with an empty cache.
+    pub fn restart(&mut self) {
+        *self =
+            Self { generation: self.generation.wrapping_add(1), ..Self::new(self.capacity_blocks) };
+    }
+
+    fn epoch_blocks(&self) -> u32 {
+        if self.capacity_blocks == 0 {
+            EPOCH_BLOCKS_UNKNOWN
+        } else {
+            (self.capacity_blocks / EPOCHS_PER_CAPACITY).max(1)
+        }
+    }
+
+    fn count(&self, epoch: u32) -> u32 {
+        self.last_touched.get(epoch as usize % EPOCHS_KEPT).copied().unwrap_or(0)
+    }
+
+    #[allow(clippy::indexing_slicing, reason = "the remainder is below the array's length")]
+    fn count_mut(&mut self, epoch: u32) -> &mut u32 {
+        &mut self.last_touched[epoch as usize % EPOCHS_KEPT]
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut reader = Reader::versioned(bytes)?;
+        let mut clock = Self {
+            generation: reader.u16()?,
+            epoch: reader.u32()?,
+            capacity_blocks: reader.u32()?,
+            epoch_fill_blocks: reader.u32()?,
+            last_touched: [0; EPOCHS_KEPT],
+        };
+        for count in &mut clock.last_touched {
+            *count = reader.u32()?;
+        }
+        Some(clock)
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        let mut writer = Writer::versioned(16 + 4 * EPOCHS_KEPT);
+        writer.u16(self.generation);
+        writer.u32(self.epoch);
+        writer.u32(self.capacity_blocks);
+        writer.u32(self.epoch_fill_blocks);
+        for &count in &self.last_touched {
+            writer.u32(count);
+        }
+        writer.finish()
+    }
+}
+
+/// The stored clock of `backend`, or a new one with `capacity_blocks`.
+///
+/// # Errors
+/// [`StoreError`] when the host refuses the read.
+pub fn load<S: SharedStore>(
+    store: &S,
+    backend: BackendId,
+    capacity_blocks: u32,
+) -> Result<Clock, StoreError> {
+    let entry = store.get(&key(backend))?;
+    Ok(decode_or_new(entry.as_ref().map_or(&[], |entry| &entry.value), capacity_blocks))
+}
+
+/// Applies `change` to the stored clock of `backend` and returns the result.
+///
+/// # Errors
+/// [`StoreError`] when the host refuses, or when all attempts lost their race.
+pub fn change<S: SharedStore>(
+    store: &S,
+    backend: BackendId,
+    capacity_blocks: u32,
+    mut change: impl FnMut(&mut Clock),
+) -> Result<Clock, StoreError> {
+    let mut result = Clock::new(capacity_blocks);
+    store::update(store, &key(backend), |bytes| {
+        result = decode_or_new(bytes, capacity_blocks);
+        change(&mut result);
+        Some(result.encode())
+    })?;
+    Ok(result)
+}
+
+fn decode_or_new(bytes: &[u8], capacity_blocks: u32) -> Clock {
+    let mut clock = Clock::decode(bytes).unwrap_or_else(|| Clock::new(capacity_blocks));
+    // A configured or reported capacity that changed applies at once; epochs already counted
+    // keep their dates.
+    if capacity_blocks != 0 {
+        clock.capacity_blocks = capacity_blocks;
+    }
+    clock
+}
+
+fn key(backend: BackendId) -> String {
+    format!("{KEY_PREFIX}/c/{backend}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::MemoryStore;
+
+    fn fill(clock: &mut Clock, blocks: u32) {
+        clock.record(&Activity { allocated_blocks: blocks, moved: vec![], touched_blocks: blocks });
+    }
+
+    #[test]
+    fn a_block_fades_after_a_capacity_of_distinct_others() {
+        let mut clock = Clock::new(6_400);
+        fill(&mut clock, 100);
+        let touched = clock.epoch;
+        assert!((clock.weight(0, touched) - 1.0).abs() < 1e-6);
+        fill(&mut clock, 4_000);
+        assert!((clock.weight(0, touched) - 1.0).abs() < 1e-6);
+        for _ in 0..30 {
+            fill(&mut clock, 100);
+        }
+        assert!(clock.weight(0, touched) < 0.05, "{}", clock.weight(0, touched));
+    }
+
+    #[test]
+    fn touching_the_same_blocks_again_does_not_age_the_others() {
+        let mut clock = Clock::new(6_400);
+        fill(&mut clock, 1_000);
+        let old = clock.epoch;
+        fill(&mut clock, 1_000);
+        let mut hot = clock.epoch;
+        for _ in 0..1_000 {
+            clock.record(&Activity {
+                allocated_blocks: 0,
+                moved: vec![(hot, 1_000)],
+                touched_blocks: 1_000,
+            });
+            hot = clock.epoch;
+        }
+        assert!((clock.weight(0, old) - 1.0).abs() < 1e-6);
+    }
+
+    #[test]
+    fn a_restart_forgets_at_once() {
+        let mut clock = Clock::new(6_400);
+        fill(&mut clock, 100);
+        let (generation, epoch) = (clock.generation, clock.epoch);
+        clock.restart();
+        assert!(clock.weight(generation, epoch) == 0.0);
+        assert!((clock.weight(clock.generation, clock.epoch) - 1.0).abs() < 1e-6);
+    }
+
+    #[test]
+    fn an_allocation_of_many_capacities_leaves_the_clock_sane() {
+        let mut clock = Clock::new(64);
+        fill(&mut clock, 10);
+        let old = clock.epoch;
+        fill(&mut clock, u32::MAX);
+        assert!(clock.weight(0, old) == 0.0);
+        clock.record(&Activity {
+            allocated_blocks: 1,
+            moved: vec![(old, 5), (u32::MAX, 3)],
+            touched_blocks: 1,
+        });
+        assert!(clock.distance_blocks(clock.epoch).is_some());
+    }
+
+    #[test]
+    fn clocks_are_shared_through_the_store() {
+        let store = MemoryStore::default();
+        let backend = BackendId(7);
+        let written = change(&store, backend, 640, |clock| fill(clock, 50)).unwrap();
+        assert_eq!(load(&store, backend, 640).unwrap(), written);
+        assert_eq!(load(&store, backend, 1_280).unwrap().capacity_blocks, 1_280);
+        assert_eq!(load(&store, BackendId(8), 640).unwrap(), Clock::new(640));
+    }
+}

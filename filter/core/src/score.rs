@@ -1,0 +1,195 @@
+//! Matches and loads -> what sending the request to each backend would cost.
+//!
+//! One formula, in tokens of prefill work:
+//!
+//! ```text
+//! cost(b) = pending_prefill(b) + uncached(b) + R * running(b) + K * kv_overflow(b)
+//! ```
+//!
+//! Pure: the caller commits the load. Linear in backends plus holders.
+
+use ahash::AHashMap;
+
+use crate::ids::BackendId;
+use crate::index::Path;
+use crate::load::BackendLoad;
+use crate::residency::Clock;
+
+/// `R`: what each running request costs a newcomer, in tokens of prefill work: its share of every
+/// decode step until the newcomer is done. 100 to 500 is a plateau.
+pub const RUNNING_COST_TOKENS: f64 = 100.0;
+
+/// `K`: what each token beyond the KV memory costs: the request waits until running ones have
+/// freed it, which takes about as long as computing it.
+pub const KV_OVERFLOW_FACTOR: f64 = 1.0;
+
+/// What the residency estimate says about one backend and one prompt.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Match {
+    /// Leading blocks that were sent there and are not surely gone.
+    pub held_blocks: usize,
+    /// Expected number of leading blocks still resident: at most `held_blocks`.
+    pub resident_blocks: f64,
+    /// The held blocks by the epoch of their last touch, for the backend's clock.
+    pub epochs: Vec<(u32, u32)>,
+}
+
+/// How much of a prompt each holder has, by its clock.
+#[must_use]
+pub fn matches(path: &Path, clocks: &AHashMap<BackendId, Clock>) -> AHashMap<BackendId, Match> {
+    let mut matches: AHashMap<BackendId, Match> = AHashMap::new();
+    let mut weights: AHashMap<BackendId, f64> = AHashMap::new();
+    for segment in &path.segments {
+        for holder in &segment.holders {
+            let Some(clock) = clocks.get(&holder.backend) else { continue };
+            let found = matches.entry(holder.backend).or_default();
+            // A gap means that what follows is unreachable: caches match from the first block on.
+            if found.held_blocks != segment.start {
+                continue;
+            }
+            let weight = f64::from(clock.weight(holder.generation, holder.epoch));
+            if weight <= 0.0 {
+                continue;
+            }
+            // Engines free a prefix tail first, so a block is never likelier there than the one
+            // before it.
+            let limit = weights.entry(holder.backend).or_insert(1.0);
+            *limit = limit.min(weight);
+            let blocks = segment.matched.min(usize::from(holder.depth));
+            found.held_blocks += blocks;
+            found.resident_blocks += *limit * blocks as f64;
+            found.epochs.push((holder.epoch, blocks as u32));
+        }
+    }
+    matches.retain(|_, found| found.held_blocks > 0);
+    matches
+}
+
+/// What the formula needs to know about a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Demand {
+    /// Tokens of the prompt.
+    pub prompt_tokens: usize,
+    /// Tokens of output that it will probably make.
+    pub output_tokens: u32,
+    /// Tokens in a block.
+    pub block_size_tokens: u32,
+    /// Blocks that can be served from a cache at best.
+    pub cacheable_blocks: usize,
+}
+
+/// One backend's cost and its parts, all in tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Cost {
+    /// Prefill that was dispatched there and has not produced a first byte.
+    pub pending_prefill: f64,
+    /// Tokens of this prompt that it would have to compute.
+    pub uncached: f64,
+    /// Its running requests, at [`RUNNING_COST_TOKENS`] each.
+    pub running: f64,
+    /// Tokens beyond its KV memory, times [`KV_OVERFLOW_FACTOR`].
+    pub kv_overflow: f64,
+}
+
+impl Cost {
+    /// The sum.
+    #[must_use]
+    pub fn total(&self) -> f64 {
+        self.pending_prefill + self.uncached + self.running + self.kv_overflow
+    }
+}
+
+/// Cost of one request on one backend.
+///
+/// `resident_blocks` is 0 for a backend without a match; `kv_capacity_tokens` `None` while the
+/// capacity is unknown, which leaves the overflow out.
+#[must_use]
+pub fn cost(
+    demand: &Demand,
+    load: BackendLoad,
+    resident_blocks: f64,
+    kv_capacity_tokens: Option<u32>,
+) -> Cost {
+    let cached_blocks = resident_blocks.min(demand.cacheable_blocks as f64);
+    let cached = cached_blocks * f64::from(demand.block_size_tokens);
+    let uncached = (demand.prompt_tokens as f64 - cached).max(0.0);
+    let overflow = kv_capacity_tokens.map_or(0.0, |capacity| {
+        let needed = f64::from(load.context_tokens) + uncached + f64::from(demand.output_tokens);
+        (needed - f64::from(capacity)).max(0.0)
+    });
+    Cost {
+        pending_prefill: f64::from(load.pending_prefill_tokens),
+        uncached,
+        running: RUNNING_COST_TOKENS * f64::from(load.running),
+        kv_overflow: KV_OVERFLOW_FACTOR * overflow,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::index::{Holder, Segment};
+    use crate::residency::Activity;
+
+    const A: BackendId = BackendId(1);
+    const B: BackendId = BackendId(2);
+
+    fn holder(backend: BackendId, depth: u8) -> Holder {
+        Holder { backend, epoch: 0, generation: 0, depth, flags: 0 }
+    }
+
+    fn segment(start: usize, matched: usize, holders: Vec<Holder>) -> Segment {
+        Segment { start, matched, node_blocks: 16, holders }
+    }
+
+    fn clocks() -> AHashMap<BackendId, Clock> {
+        [(A, Clock::new(0)), (B, Clock::new(0))].into_iter().collect()
+    }
+
+    #[test]
+    fn a_gap_ends_a_match() {
+        let path = Path {
+            segments: vec![
+                segment(0, 16, vec![holder(A, 16), holder(B, 9)]),
+                segment(16, 16, vec![holder(A, 16), holder(B, 16)]),
+                segment(32, 4, vec![holder(A, 16)]),
+            ],
+            known_blocks: 36,
+        };
+        let found = matches(&path, &clocks());
+        assert_eq!(found[&A].held_blocks, 36);
+        assert!((found[&A].resident_blocks - 36.0).abs() < 1e-9);
+        assert_eq!(found[&B].held_blocks, 9);
+    }
+
+    #[test]
+    fn evicted_and_unknown_holders_do_not_match() {
+        let mut clock = Clock::new(64);
+        clock.record(&Activity { allocated_blocks: 640, moved: vec![], touched_blocks: 640 });
+        let clocks = [(A, clock)].into_iter().collect();
+        let path = Path {
+            segments: vec![segment(0, 16, vec![holder(A, 16), holder(B, 16)])],
+            known_blocks: 16,
+        };
+        assert!(matches(&path, &clocks).is_empty());
+    }
+
+    #[test]
+    fn the_cost_is_the_sum_of_its_parts() {
+        let demand = Demand {
+            prompt_tokens: 1_000,
+            output_tokens: 100,
+            block_size_tokens: 16,
+            cacheable_blocks: 62,
+        };
+        let load = BackendLoad { running: 3, pending_prefill_tokens: 500, context_tokens: 10_000 };
+        let cost = cost(&demand, load, 50.0, Some(10_100));
+        assert!((cost.uncached - 200.0).abs() < 1e-9);
+        assert!((cost.running - 300.0).abs() < 1e-9);
+        assert!((cost.kv_overflow - 200.0).abs() < 1e-9);
+        assert!((cost.total() - 1_200.0).abs() < 1e-9);
+        let unknown = super::cost(&demand, load, 1e9, None);
+        assert!((unknown.uncached - 8.0).abs() < 1e-9);
+        assert!(unknown.kv_overflow == 0.0);
+    }
+}

@@ -1,0 +1,122 @@
+//! The shared store: what the core needs of Envoy's shared data, and an in-memory twin.
+//!
+//! All workers of one Envoy see one map. There is no listing, no removal and no put-if-absent:
+//! a compare-and-swap on a missing key always succeeds. The core therefore uses a fixed key space
+//! and repairs, rather than prevents, the rare lost first write of a key.
+
+use std::num::NonZeroU32;
+use std::sync::Mutex;
+
+use ahash::AHashMap;
+
+/// Version of a stored value, for compare-and-swap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cas(pub NonZeroU32);
+
+/// A value with its version.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The bytes as last set.
+    pub value: Vec<u8>,
+    /// Absent when the host gave no version; such a value is overwritten without a check.
+    pub cas: Option<Cas>,
+}
+
+/// Why a store call had no effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StoreError {
+    /// Somebody else wrote the key since it was read: read again and retry.
+    #[error("the value changed since it was read")]
+    CasMismatch,
+    /// The host refused the call; a retry does not help.
+    #[error("the host refused the call")]
+    Host,
+}
+
+/// A key-value map shared by all workers of one process.
+pub trait SharedStore {
+    /// The value under `key`, `None` when it was never set.
+    ///
+    /// # Errors
+    /// [`StoreError::Host`] when the host fails.
+    fn get(&self, key: &str) -> Result<Option<Entry>, StoreError>;
+
+    /// Sets `key`. With `cas`, only if the stored version is still that one; a missing key is set
+    /// whatever `cas` says.
+    ///
+    /// # Errors
+    /// [`StoreError::CasMismatch`] when the version differs, [`StoreError::Host`] when the host
+    /// fails.
+    fn set(&self, key: &str, value: &[u8], cas: Option<Cas>) -> Result<(), StoreError>;
+}
+
+/// Reads, changes and writes one value, retrying while others change it too.
+///
+/// `change` gets the stored bytes (empty when missing) and returns the new ones, or `None` to leave
+/// the value alone. Returns whether a write took place.
+///
+/// # Errors
+/// [`StoreError::CasMismatch`] after [`crate::limits::CAS_ATTEMPTS_MAX`] lost races,
+/// [`StoreError::Host`] when the host fails.
+pub fn update<S: SharedStore>(
+    store: &S,
+    key: &str,
+    mut change: impl FnMut(&[u8]) -> Option<Vec<u8>>,
+) -> Result<bool, StoreError> {
+    for _ in 0..crate::limits::CAS_ATTEMPTS_MAX {
+        let entry = store.get(key)?;
+        let (old, cas) = match &entry {
+            Some(entry) => (entry.value.as_slice(), entry.cas),
+            None => (&[][..], None),
+        };
+        let Some(new) = change(old) else {
+            return Ok(false);
+        };
+        match store.set(key, &new, cas) {
+            Ok(()) => return Ok(true),
+            Err(StoreError::CasMismatch) => {}
+            Err(StoreError::Host) => return Err(StoreError::Host),
+        }
+    }
+    Err(StoreError::CasMismatch)
+}
+
+/// The in-memory store of native programs and tests, with the host's semantics.
+#[derive(Debug, Default)]
+pub struct MemoryStore {
+    map: Mutex<AHashMap<String, (Vec<u8>, NonZeroU32)>>,
+}
+
+impl MemoryStore {
+    /// Keys and bytes of values now held, for memory bounds.
+    #[must_use]
+    pub fn size(&self) -> (usize, usize) {
+        self.map
+            .lock()
+            .map_or((0, 0), |map| (map.len(), map.values().map(|(value, _)| value.len()).sum()))
+    }
+}
+
+impl SharedStore for MemoryStore {
+    fn get(&self, key: &str) -> Result<Option<Entry>, StoreError> {
+        let map = self.map.lock().map_err(|_| StoreError::Host)?;
+        Ok(map
+            .get(key)
+            .map(|(value, version)| Entry { value: value.clone(), cas: Some(Cas(*version)) }))
+    }
+
+    fn set(&self, key: &str, value: &[u8], cas: Option<Cas>) -> Result<(), StoreError> {
+        let mut map = self.map.lock().map_err(|_| StoreError::Host)?;
+        if let Some((stored, version)) = map.get_mut(key) {
+            if cas.is_some_and(|cas| cas.0 != *version) {
+                return Err(StoreError::CasMismatch);
+            }
+            stored.clear();
+            stored.extend_from_slice(value);
+            *version = version.checked_add(1).unwrap_or(NonZeroU32::MIN);
+        } else {
+            map.insert(key.to_owned(), (value.to_vec(), NonZeroU32::MIN));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,297 @@
+//! The read path and the write path together, over the in-memory store, with token ids as prompts.
+
+use std::fmt::Write as _;
+
+use warmpath_core::answer::Usage;
+use warmpath_core::config::Config;
+use warmpath_core::dispatch::{Dispatched, Outcome, Verdict, Writer, Written};
+use warmpath_core::ids::{BackendIndex, NowMs};
+use warmpath_core::load::Ledger;
+use warmpath_core::metrics::Reason;
+use warmpath_core::route::{Decision, Router};
+use warmpath_core::store::MemoryStore;
+
+/// One worker: its ledger, and the store it shares.
+struct Worker<'a> {
+    config: &'a Config,
+    store: &'a MemoryStore,
+    ledger: Ledger,
+    turn: u64,
+    now: NowMs,
+}
+
+impl<'a> Worker<'a> {
+    fn new(config: &'a Config, store: &'a MemoryStore, nonce: u64) -> Self {
+        Self { config, store, ledger: Ledger::new(nonce), turn: 0, now: NowMs(1_000_000) }
+    }
+
+    fn route(&mut self, path: &str, body: &str) -> Decision {
+        self.turn += 1;
+        let router = Router {
+            config: self.config,
+            models: &[None],
+            store: self.store,
+            ledger: &self.ledger,
+            now: self.now,
+            random: self.turn.wrapping_mul(0x9e37_79b9_7f4a_7c15),
+            turn: self.turn,
+        };
+        router.route(path, body.as_bytes())
+    }
+
+    fn writer(&mut self) -> Writer<'_, MemoryStore> {
+        Writer { config: self.config, store: self.store, ledger: &mut self.ledger, now: self.now }
+    }
+
+    /// Routes and dispatches; returns where, why and the request in flight.
+    fn send(&mut self, tokens: &[u32]) -> (BackendIndex, Reason, Dispatched, Written) {
+        let decision = self.route("/v1/completions", &body(tokens));
+        let (pick, reason) = (decision.order()[0], decision.reason());
+        let (dispatched, written) = self.writer().dispatch(decision);
+        (pick, reason, dispatched, written)
+    }
+
+    fn finish(&mut self, dispatched: Dispatched, outcome: Outcome) -> Option<Verdict> {
+        let usage = Usage { prompt_tokens: 1, cached_tokens: Some(0), completion_tokens: 10 };
+        self.writer().finish(dispatched, outcome, Some(usage)).1
+    }
+
+    /// A whole request that its pick answers.
+    fn serve(&mut self, tokens: &[u32]) -> (BackendIndex, Reason) {
+        let (pick, reason, mut dispatched, _) = self.send(tokens);
+        self.writer().served(&mut dispatched, pick);
+        self.writer().first_byte(&mut dispatched);
+        self.finish(dispatched, Outcome::Answered);
+        (pick, reason)
+    }
+
+    fn running(&self) -> u32 {
+        let totals = self.ledger.totals(self.store, self.now).unwrap();
+        totals.values().map(|load| load.running).sum()
+    }
+}
+
+fn body(tokens: &[u32]) -> String {
+    format!(r#"{{"model":"m","prompt":{tokens:?}}}"#)
+}
+
+fn prompt(seed: u32, tokens: u32) -> Vec<u32> {
+    (0..tokens).map(|token| seed * 100_000 + token).collect()
+}
+
+fn config(policy: &str, backends: usize, capacity_tokens: u32) -> Config {
+    let mut list = String::new();
+    for index in 0..backends {
+        let comma = if index == 0 { "" } else { "," };
+        write!(list, r#"{comma}{{"name":"e{index}","cluster":"e{index}"}}"#).unwrap();
+    }
+    let json = format!(
+        r#"{{"policy":"{policy}","kv_capacity_tokens":{capacity_tokens},"backends":[{list}],
+        "models":[{{"name":"m","bundle":{{"cluster":"c","path":"/m"}}}}]}}"#
+    );
+    Config::parse(json.as_bytes()).unwrap()
+}
+
+#[test]
+fn a_repeated_prefix_returns_and_a_follow_up_turn_goes_along() {
+    let (config, store) = (config("kv_cost", 8, 100_000), MemoryStore::default());
+    let mut worker = Worker::new(&config, &store, 1);
+    for seed in 0..50 {
+        let (first, reason) = worker.serve(&prompt(seed, 1_000));
+        assert_eq!(reason, Reason::PrefixMiss);
+        assert_eq!(worker.serve(&prompt(seed, 1_000)), (first, Reason::PrefixHit));
+        assert_eq!(worker.serve(&prompt(seed, 1_500)), (first, Reason::PrefixHit));
+    }
+    assert_eq!(worker.running(), 0);
+}
+
+#[test]
+fn cold_prompts_spread_over_all_backends() {
+    let (config, store) = (config("kv_cost", 8, 100_000), MemoryStore::default());
+    let mut worker = Worker::new(&config, &store, 1);
+    let mut counts = [0; 8];
+    for seed in 0..400 {
+        counts[worker.serve(&prompt(seed, 100)).0.0] += 1;
+    }
+    assert!(counts.iter().all(|&count| count > 20), "{counts:?}");
+}
+
+#[test]
+fn siblings_see_the_first_requests_blocks_before_its_answer() {
+    let (config, store) = (config("kv_cost", 8, 100_000), MemoryStore::default());
+    let mut worker = Worker::new(&config, &store, 1);
+    let burst = prompt(1, 4_000);
+    assert_eq!(worker.send(&burst).1, Reason::PrefixMiss);
+    for _ in 0..20 {
+        assert_ne!(worker.send(&burst).1, Reason::PrefixMiss);
+    }
+}
+
+#[test]
+fn a_loaded_holder_is_left_for_an_idle_stranger() {
+    let (config, store) = (config("kv_cost", 2, 100_000), MemoryStore::default());
+    let mut worker = Worker::new(&config, &store, 1);
+    let hot = prompt(1, 2_000);
+    let (holder, _) = worker.serve(&hot);
+    let mut reasons = Vec::new();
+    for _ in 0..40 {
+        let (pick, reason, ..) = worker.send(&hot);
+        reasons.push((pick == holder, reason));
+    }
+    assert_eq!(reasons[0], (true, Reason::PrefixHit));
+    assert!(reasons.contains(&(false, Reason::LoadOverPrefix)));
+    // The stranger is a holder from then on.
+    assert!(reasons.contains(&(false, Reason::PrefixHit)));
+}
+
+#[test]
+fn workers_share_one_tree_and_one_load() {
+    let (config, store) = (config("kv_cost", 8, 100_000), MemoryStore::default());
+    let (mut a, mut b) = (Worker::new(&config, &store, 1), Worker::new(&config, &store, 2));
+    for seed in 0..20 {
+        let (first, _) = a.serve(&prompt(seed, 500));
+        assert_eq!(b.serve(&prompt(seed, 500)), (first, Reason::PrefixHit));
+    }
+    let (_, _, in_flight, _) = a.send(&prompt(99, 500));
+    assert_eq!(b.running(), 1);
+    a.finish(in_flight, Outcome::ClientLeft);
+    assert_eq!(b.running(), 0);
+}
+
+#[test]
+fn a_failed_backend_is_passed_over_and_not_learnt_from() {
+    let (config, store) = (config("kv_cost", 4, 100_000), MemoryStore::default());
+    let mut worker = Worker::new(&config, &store, 1);
+    let tokens = prompt(1, 800);
+    let (dead, _, dispatched, _) = worker.send(&tokens);
+    worker.finish(dispatched, Outcome::BackendFailed);
+    for _ in 0..8 {
+        let (pick, reason) = worker.serve(&tokens);
+        assert_ne!(pick, dead);
+        assert_ne!(reason, Reason::LoadOverPrefix, "the dead backend still counts as a holder");
+    }
+    worker.now = NowMs(worker.now.0 + 60_000);
+    let tried = (10..60).any(|seed| worker.serve(&prompt(seed, 100)).0 == dead);
+    assert!(tried, "a backend is tried again when its time is over");
+}
+
+#[test]
+fn who_served_gets_the_credit() {
+    let (config, store) = (config("kv_cost", 4, 100_000), MemoryStore::default());
+    let mut worker = Worker::new(&config, &store, 1);
+    let tokens = prompt(1, 800);
+    let (pick, _, mut dispatched, _) = worker.send(&tokens);
+    let other = BackendIndex((pick.0 + 1) % 4);
+    worker.writer().served(&mut dispatched, other);
+    assert_eq!(worker.finish(dispatched, Outcome::Answered), None, "nothing to judge");
+    assert_eq!(worker.serve(&tokens), (other, Reason::PrefixHit));
+}
+
+#[test]
+fn refused_and_abandoned_prefills_are_taken_back() {
+    let (config, store) = (config("kv_cost", 4, 100_000), MemoryStore::default());
+    let mut worker = Worker::new(&config, &store, 1);
+    for (seed, outcome) in [(1, Outcome::Refused), (2, Outcome::ClientLeft)] {
+        let (.., dispatched, _) = worker.send(&prompt(seed, 800));
+        worker.finish(dispatched, outcome);
+        assert_eq!(worker.send(&prompt(seed, 800)).1, Reason::PrefixMiss);
+    }
+    let (pick, _, mut dispatched, _) = worker.send(&prompt(3, 800));
+    worker.writer().served(&mut dispatched, pick);
+    worker.writer().first_byte(&mut dispatched);
+    worker.finish(dispatched, Outcome::ClientLeft);
+    assert_eq!(worker.send(&prompt(3, 800)).1, Reason::PrefixHit, "its prefill was done");
+}
+
+#[test]
+fn an_evicted_prefix_is_no_longer_a_reason() {
+    let (config, store) = (config("kv_cost", 1, 10_000), MemoryStore::default());
+    let mut worker = Worker::new(&config, &store, 1);
+    worker.serve(&prompt(1, 1_000));
+    for seed in 2..30 {
+        worker.serve(&prompt(seed, 1_000));
+    }
+    assert_eq!(worker.serve(&prompt(1, 1_000)).1, Reason::PrefixMiss);
+    assert_eq!(worker.serve(&prompt(29, 1_000)).1, Reason::PrefixHit);
+}
+
+#[test]
+fn the_prediction_is_in_whole_blocks_and_leaves_one_token() {
+    let (config, store) = (config("kv_cost", 1, 100_000), MemoryStore::default());
+    let mut worker = Worker::new(&config, &store, 1);
+    worker.serve(&prompt(1, 160));
+    for (tokens, cached) in [(160, 144), (161, 160), (170, 160), (400, 160), (15, 0)] {
+        let (pick, _, mut dispatched, _) = worker.send(&prompt(1, tokens));
+        worker.writer().served(&mut dispatched, pick);
+        let verdict = worker.finish(dispatched, Outcome::Answered).unwrap();
+        assert_eq!(verdict.prompt_tokens, tokens);
+        assert_eq!(verdict.predicted_cached_tokens, cached, "{tokens}");
+        if tokens == 400 {
+            break;
+        }
+    }
+}
+
+#[test]
+fn what_is_not_read_goes_by_load_under_its_name() {
+    let (config, store) = (config("kv_cost", 3, 100_000), MemoryStore::default());
+    let mut worker = Worker::new(&config, &store, 1);
+    for (path, body, reason) in [
+        ("/v1/models", "", Reason::OtherPath),
+        ("/v1/completions", "", Reason::EmptyBody),
+        ("/v1/completions", "{", Reason::NotJson),
+        ("/v1/completions", "[]", Reason::WrongShape),
+        ("/v1/completions", r#"{"model":"x","prompt":"a"}"#, Reason::UnknownModel),
+        ("/v1/completions", r#"{"model":"m","prompt":"a"}"#, Reason::NoTokenizer),
+        ("/v1/chat/completions", r#"{"messages":[]}"#, Reason::NoTokenizer),
+        ("/v1/chat/completions", r#"{"messages":[],"chat_template":""}"#, Reason::OwnTemplate),
+    ] {
+        let decision = worker.route(path, body);
+        assert_eq!(decision.reason(), reason, "{body}");
+        assert_eq!(decision.order().len(), 3);
+    }
+    // Load-only picks count as load too.
+    let decision = worker.route("/v1/models", "");
+    let busy = decision.order()[0];
+    let (_in_flight, _) = worker.writer().dispatch(decision);
+    for _ in 0..10 {
+        assert_ne!(worker.route("/v1/models", "").order()[0], busy);
+    }
+}
+
+#[test]
+fn with_every_backend_down_envoy_chooses() {
+    let (config, store) = (config("kv_cost", 2, 100_000), MemoryStore::default());
+    let mut worker = Worker::new(&config, &store, 1);
+    for _ in 0..2 {
+        let (_, _, dispatched, _) = worker.send(&prompt(1, 100));
+        worker.finish(dispatched, Outcome::BackendFailed);
+    }
+    for (path, body) in [("/v1/completions", body(&prompt(1, 100))), ("/x", String::new())] {
+        let decision = worker.route(path, &body);
+        assert_eq!((decision.reason(), decision.order().len()), (Reason::NoBackend, 0));
+        let (dispatched, written) = worker.writer().dispatch(decision);
+        assert_eq!(written, Written::default());
+        worker.finish(dispatched, Outcome::BackendFailed);
+    }
+}
+
+#[test]
+fn the_other_policies_walk_the_same_path() {
+    for policy in ["round_robin", "random", "least_request", "consistent_hash"] {
+        let (config, store) = (config(policy, 4, 100_000), MemoryStore::default());
+        let mut worker = Worker::new(&config, &store, 1);
+        let picks: Vec<BackendIndex> = (0..40)
+            .map(|_| {
+                let (pick, reason) = worker.serve(&prompt(1, 800));
+                assert_eq!(reason, Reason::Policy);
+                pick
+            })
+            .collect();
+        let distinct = (0..4).filter(|index| picks.contains(&BackendIndex(*index))).count();
+        assert_eq!(distinct, if policy == "consistent_hash" { 1 } else { 4 }, "{policy}");
+        if policy == "round_robin" {
+            assert!(picks.windows(2).all(|pair| (pair[0].0 + 1) % 4 == pair[1].0));
+        }
+    }
+}

@@ -1,0 +1,310 @@
+//! One HTTP request, from its headers to its end.
+//!
+//! Headers are held until the body is there; then the decision is made, its headers are set, and
+//! the request goes on. The response passes untouched; its chunks are only looked at.
+
+use std::rc::Rc;
+
+use proxy_wasm::traits::{Context, HttpContext};
+use proxy_wasm::types::Action;
+use warmpath_core::answer::{Framing, Usage, UsageScanner};
+use warmpath_core::config::Backend;
+use warmpath_core::dispatch::{Dispatched, Outcome, Writer};
+use warmpath_core::ids::BackendIndex;
+use warmpath_core::metrics::{Metric, Reason};
+use warmpath_core::request::Api;
+use warmpath_core::route::{Decision, Router};
+
+use crate::host::{self, HostStore};
+use crate::root::Plugin;
+
+/// Header by which a `cluster_header` route finds the picked backend's cluster.
+const CLUSTER_HEADER: &str = "x-warmpath-cluster";
+
+/// Header by which an `override_host` policy finds the picked backend, and where to retry.
+const ENDPOINT_HEADER: &str = "x-gateway-destination-endpoint";
+
+/// Clients' headers of this name or prefix are removed: only the filter sets them.
+const OWN_HEADER_PREFIX: &str = "x-warmpath-";
+
+/// Internal endpoints, never served on a listener with this filter.
+const INTERNAL_PATH_PREFIX: &str = "/_warmpath";
+
+/// Endpoints named for retries; Envoy consumes one an attempt.
+const ENDPOINTS_MAX: usize = 4;
+
+/// Envoy's response flags, as bits of the attribute `response.flags`.
+mod flags {
+    /// No healthy upstream, request timeout, remote reset, connect failure, connection end.
+    pub const BACKEND_FAILED: u64 = 0x2 | 0x4 | 0x10 | 0x20 | 0x40;
+    /// The client's connection ended.
+    pub const CLIENT_LEFT: u64 = 0x4000;
+}
+
+/// One request.
+pub struct Stream {
+    plugin: Rc<Plugin>,
+    path: String,
+    decided: bool,
+    dispatched: Option<Dispatched>,
+    status: Option<u16>,
+    scanner: Option<UsageScanner>,
+    usage: Option<Usage>,
+    first_byte_seen: bool,
+}
+
+impl Stream {
+    /// A stream before its headers.
+    pub fn new(plugin: Rc<Plugin>) -> Self {
+        Self {
+            plugin,
+            path: String::new(),
+            decided: false,
+            dispatched: None,
+            status: None,
+            scanner: None,
+            usage: None,
+            first_byte_seen: false,
+        }
+    }
+
+    /// Decides on the buffered body.
+    fn decide(&mut self) {
+        if self.decided {
+            return;
+        }
+        let bytes_max = self.plugin.config.body_bytes_max as usize;
+        // No buffer at all is how the host shows an empty body.
+        let body = host::request_body(bytes_max).unwrap_or_default();
+        let started_us = host::now_us();
+        self.dispatch(|router, path| router.route(path, &body));
+        let taken_us = host::now_us().saturating_sub(started_us);
+        self.plugin.vm.stats.record(Metric::DecisionTimeUs, taken_us);
+    }
+
+    /// Decides without the body.
+    fn decide_by_load(&mut self, reason: Reason) {
+        if !self.decided {
+            self.dispatch(|router, _| router.by_load(reason));
+        }
+    }
+
+    fn dispatch(&mut self, decide: impl FnOnce(&Router<'_, HostStore>, &str) -> Decision) {
+        self.decided = true;
+        let plugin = Rc::clone(&self.plugin);
+        let (Ok(models), Ok(mut ledger)) =
+            (plugin.models.try_borrow(), plugin.vm.ledger.try_borrow_mut())
+        else {
+            return;
+        };
+        let (random, turn) = plugin.vm.draw();
+        let now = host::now();
+        let router = Router {
+            config: &plugin.config,
+            models: &models,
+            store: &HostStore,
+            ledger: &ledger,
+            now,
+            random,
+            turn,
+        };
+        let decision = decide(&router, &self.path);
+        set_destination(&plugin, decision.order());
+        count_decision(&plugin, &decision);
+        let mut writer =
+            Writer { config: &plugin.config, store: &HostStore, ledger: &mut ledger, now };
+        let (dispatched, written) = writer.dispatch(decision);
+        plugin.vm.stats.written(written);
+        self.dispatched = Some(dispatched);
+    }
+
+    /// Runs `change` on the write path, with this stream's dispatched request.
+    fn write<T>(&self, change: impl FnOnce(&mut Writer<'_, HostStore>) -> T) -> Option<T> {
+        let mut ledger = self.plugin.vm.ledger.try_borrow_mut().ok()?;
+        Some(change(&mut Writer {
+            config: &self.plugin.config,
+            store: &HostStore,
+            ledger: &mut ledger,
+            now: host::now(),
+        }))
+    }
+
+    fn finish(&mut self) {
+        let Some(dispatched) = self.dispatched.take() else { return };
+        let outcome = self.outcome();
+        let usage = self.usage.take().or_else(|| self.scanner.take()?.finish());
+        let result = self.write(|writer| writer.finish(dispatched, outcome, usage));
+        let Some((written, verdict)) = result else { return };
+        let stats = &self.plugin.vm.stats;
+        stats.written(written);
+        if outcome == Outcome::BackendFailed {
+            stats.add(Metric::BackendFailures, 1);
+        }
+        if let Some(verdict) = verdict {
+            stats.judged(&verdict);
+        }
+    }
+
+    fn outcome(&self) -> Outcome {
+        let flags = host::property_u64(&["response", "flags"]).unwrap_or(0);
+        if flags & flags::BACKEND_FAILED != 0 {
+            return Outcome::BackendFailed;
+        }
+        if flags & flags::CLIENT_LEFT != 0 {
+            return Outcome::ClientLeft;
+        }
+        match self.status {
+            Some(200..=299) => Outcome::Answered,
+            Some(502..=504) => Outcome::BackendFailed,
+            Some(_) => Outcome::Refused,
+            None => Outcome::ClientLeft,
+        }
+    }
+
+    /// The backend whose answer this is, by its address, else by its cluster.
+    fn server(&self) -> Option<BackendIndex> {
+        let config = &self.plugin.config;
+        let by_address = host::property_text(&["upstream", "address"])
+            .and_then(|address| config.backend_by_address(&address));
+        by_address.or_else(|| {
+            let cluster = host::property_text(&["xds", "cluster_name"])?;
+            config.backend_by_cluster(&cluster)
+        })
+    }
+}
+
+impl Context for Stream {}
+
+impl HttpContext for Stream {
+    fn on_http_request_headers(&mut self, _num_headers: usize, end_of_stream: bool) -> Action {
+        let mut content_length = None;
+        for (name, value) in host::request_headers() {
+            if name == ":path" {
+                self.path = String::from_utf8_lossy(&value).into_owned();
+            } else if name == "content-length" {
+                content_length = std::str::from_utf8(&value).ok().and_then(|it| it.parse().ok());
+            } else if name == ENDPOINT_HEADER || name.starts_with(OWN_HEADER_PREFIX) {
+                host::remove_request_header(&name);
+            }
+        }
+        if is_internal(&self.path) {
+            host::answer_json(404, r#"{"error":{"message":"not found","type":"not_found"}}"#);
+            return Action::Pause;
+        }
+        if end_of_stream {
+            let is_read = Api::from_path(&self.path).is_some();
+            self.decide_by_load(if is_read { Reason::EmptyBody } else { Reason::OtherPath });
+            return Action::Continue;
+        }
+        let bytes_max: u64 = self.plugin.config.body_bytes_max.into();
+        if content_length.is_some_and(|bytes: u64| bytes > bytes_max) {
+            self.decide_by_load(Reason::BodyTooLarge);
+            return Action::Continue;
+        }
+        Action::Pause
+    }
+
+    fn on_http_request_body(&mut self, body_size: usize, end_of_stream: bool) -> Action {
+        if self.decided {
+            return Action::Continue;
+        }
+        if body_size > self.plugin.config.body_bytes_max as usize {
+            self.decide_by_load(Reason::BodyTooLarge);
+            return Action::Continue;
+        }
+        if !end_of_stream {
+            return Action::Pause;
+        }
+        self.decide();
+        Action::Continue
+    }
+
+    fn on_http_request_trailers(&mut self, _num_trailers: usize) -> Action {
+        self.decide();
+        Action::Continue
+    }
+
+    fn on_http_response_headers(&mut self, _num_headers: usize, _end_of_stream: bool) -> Action {
+        let Some(mut dispatched) = self.dispatched.take() else { return Action::Continue };
+        let status = host::response_header(":status");
+        self.status = status.and_then(|bytes| std::str::from_utf8(&bytes).ok()?.parse().ok());
+        let flags = host::property_u64(&["response", "flags"]).unwrap_or(0);
+        // Envoy's own error pages pass here too; they come from no backend.
+        if flags & flags::BACKEND_FAILED == 0 && self.status.is_some() {
+            let served = self.server();
+            if served.is_some() && served != dispatched.picked() {
+                self.plugin.vm.stats.add(Metric::ServedElsewhere, 1);
+            }
+            if let Some(written) =
+                self.write(|writer| served.map(|served| writer.served(&mut dispatched, served)))
+            {
+                self.plugin.vm.stats.written(written.unwrap_or_default());
+            }
+        }
+        let is_plain = host::response_header("content-encoding").is_none();
+        if dispatched.has_prompt() && is_plain && matches!(self.status, Some(200..=299)) {
+            self.scanner = host::response_header("content-type")
+                .and_then(|value| Framing::from_content_type(&value))
+                .map(UsageScanner::new);
+        }
+        self.dispatched = Some(dispatched);
+        Action::Continue
+    }
+
+    fn on_http_response_body(&mut self, body_size: usize, end_of_stream: bool) -> Action {
+        if body_size > 0 {
+            if !self.first_byte_seen
+                && let Some(mut dispatched) = self.dispatched.take()
+            {
+                self.first_byte_seen = true;
+                if let Some(written) = self.write(|writer| writer.first_byte(&mut dispatched)) {
+                    self.plugin.vm.stats.written(written);
+                }
+                self.dispatched = Some(dispatched);
+            }
+            if let Some(scanner) = &mut self.scanner
+                && let Some(chunk) = host::response_chunk(body_size)
+            {
+                scanner.push(&chunk);
+            }
+        }
+        if end_of_stream && let Some(scanner) = self.scanner.take() {
+            self.usage = scanner.finish();
+        }
+        Action::Continue
+    }
+
+    fn on_log(&mut self) {
+        self.finish();
+    }
+}
+
+/// Names the picked backend to Envoy, or the fallback cluster where none was picked.
+fn set_destination(plugin: &Plugin, order: &[BackendIndex]) {
+    let config = &plugin.config;
+    let backends: Vec<&Backend> =
+        order.iter().take(ENDPOINTS_MAX).filter_map(|index| config.backend(*index)).collect();
+    let cluster = backends.first().and_then(|backend| backend.cluster.as_deref());
+    if let Some(cluster) = cluster.or(config.fallback_cluster.as_deref()) {
+        host::set_request_header(CLUSTER_HEADER, cluster);
+    }
+    let addresses: Vec<&str> =
+        backends.iter().filter_map(|backend| backend.address.as_deref()).collect();
+    if !addresses.is_empty() {
+        host::set_request_header(ENDPOINT_HEADER, &addresses.join(","));
+    }
+}
+
+fn count_decision(plugin: &Plugin, decision: &Decision) {
+    let stats = &plugin.vm.stats;
+    stats.decided(decision.reason());
+    if let Decision::Pick(pick) = decision {
+        stats.add(Metric::PromptTokens, pick.prompt.prompt_tokens as u64);
+        stats.add(Metric::PredictedCachedTokens, u64::from(pick.prompt.cached_tokens));
+    }
+}
+
+fn is_internal(path: &str) -> bool {
+    path.strip_prefix(INTERNAL_PATH_PREFIX)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '?', '#']))
+}

@@ -1,0 +1,63 @@
+//! What all plugins and streams of this VM share.
+//!
+//! A configuration change makes a new root context in the same VM while streams of the old one
+//! go on. Load and loaded models belong to the VM, so that neither is lost or doubled.
+
+use std::cell::RefCell;
+use std::hash::{BuildHasher, RandomState};
+use std::rc::Rc;
+
+use ahash::AHashMap;
+use warmpath_core::load::Ledger;
+use warmpath_core::model::Model;
+
+use crate::host;
+use crate::stats::Stats;
+
+/// The VM's state.
+pub struct Vm {
+    /// Requests in flight, by backend.
+    pub ledger: RefCell<Ledger>,
+    /// Loaded models by `cluster` and `path` of their bundles.
+    pub models: RefCell<AHashMap<(String, String), Rc<Model>>>,
+    /// Envoy's stats.
+    pub stats: Stats,
+    dice: RefCell<Dice>,
+}
+
+struct Dice {
+    rng: fastrand::Rng,
+    turn: u64,
+}
+
+thread_local! {
+    static VM: Rc<Vm> = Rc::new(Vm::start());
+}
+
+impl Vm {
+    /// The state of this VM, made at the first call.
+    pub fn get() -> Rc<Self> {
+        VM.with(Rc::clone)
+    }
+
+    fn start() -> Self {
+        // The standard library seeds its hasher from the host's randomness.
+        let nonce = RandomState::new().hash_one(host::now_us());
+        let mut rng = fastrand::Rng::with_seed(nonce);
+        let turn = rng.u64(..);
+        Self {
+            ledger: RefCell::new(Ledger::new(nonce)),
+            models: RefCell::default(),
+            stats: Stats::define(),
+            dice: RefCell::new(Dice { rng, turn }),
+        }
+    }
+
+    /// A random number, and the number of this decision in the VM. Workers start at random turns,
+    /// so that their round robins do not march in step.
+    pub fn draw(&self) -> (u64, u64) {
+        let Ok(mut dice) = self.dice.try_borrow_mut() else { return (0, 0) };
+        dice.turn = dice.turn.wrapping_add(1);
+        (dice.rng.u64(..), dice.turn)
+    }
+}
