@@ -72,7 +72,10 @@ impl UsageScanner {
     #[must_use]
     pub fn finish(mut self) -> Option<Usage> {
         match self.framing {
-            Framing::Json => last_usage(&self.kept),
+            Framing::Json => {
+                let start = self.kept.len().saturating_sub(ANSWER_TAIL_BYTES_MAX);
+                last_usage(self.kept.get(start..).unwrap_or_default())
+            }
             Framing::Sse => {
                 self.end_line();
                 self.last

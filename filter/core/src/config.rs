@@ -13,6 +13,7 @@ use crate::limits::{
     BACKENDS_MAX, BODY_BYTES_MAX_CEILING, BODY_BYTES_MAX_DEFAULT, INDEX_BUCKETS_CEILING,
     INDEX_BUCKETS_DEFAULT, MODELS_MAX, NAME_BYTES_MAX,
 };
+use crate::score::Weights;
 
 /// How a backend is chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -27,6 +28,10 @@ pub enum Policy {
     LeastRequest,
     /// Hash of the prompt's first blocks, with bounded load.
     ConsistentHash,
+    /// Longest prefix sent before, whether or not it is still there; the classic.
+    PrefixAffinity,
+    /// Hash of a header that names the session.
+    Session,
     /// Any.
     Random,
 }
@@ -40,12 +45,17 @@ pub struct Config {
     pub backends: Vec<Backend>,
     /// The models whose prompts are read.
     pub models: Vec<Model>,
+    /// Header that names a request's session, in lower case; set if and only if the policy is
+    /// [`Policy::Session`].
+    pub session_header: Option<String>,
     /// Cluster for requests that the filter does not place; `None` leaves them to the route.
     pub fallback_cluster: Option<String>,
     /// Longest body that is read.
     pub body_bytes_max: u32,
     /// Buckets of the index.
     pub index_buckets: NonZeroU32,
+    /// What the score's terms weigh. Not to be configured: other values are for ablations.
+    pub weights: Weights,
 }
 
 /// One engine replica.
@@ -129,6 +139,8 @@ struct RawConfig {
     backends: Vec<RawBackend>,
     #[serde(default)]
     models: Vec<RawModel>,
+    #[serde(default)]
+    session_header: Option<String>,
     #[serde(default)]
     fallback_cluster: Option<String>,
     #[serde(default)]
@@ -255,6 +267,7 @@ impl Check {
         if let Some(cluster) = &raw.fallback_cluster {
             self.name("fallback_cluster", cluster);
         }
+        self.session_header(raw.policy, raw.session_header.as_deref());
         if !self.problems.is_empty() {
             return Err(ConfigError::Invalid(self.problems));
         }
@@ -262,9 +275,11 @@ impl Check {
             policy: raw.policy,
             backends,
             models,
+            session_header: raw.session_header,
             fallback_cluster: raw.fallback_cluster,
             body_bytes_max,
             index_buckets: NonZeroU32::new(buckets).unwrap_or(NonZeroU32::MIN),
+            weights: Weights::default(),
         })
     }
 
@@ -346,6 +361,22 @@ impl Check {
         checked
     }
 
+    fn session_header(&mut self, policy: Policy, header: Option<&str>) {
+        const PATH: &str = "session_header";
+        self.require(
+            header.is_some() == (policy == Policy::Session),
+            PATH,
+            "goes with the policy `session`, and only with it",
+        );
+        if let Some(header) = header {
+            self.name(PATH, header);
+            let token = header.bytes().all(|byte| {
+                byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_.".contains(&byte)
+            });
+            self.require(token, PATH, "must be a header's name in lower case");
+        }
+    }
+
     fn name(&mut self, path: &str, name: &str) {
         self.require(!name.is_empty(), path, "must not be empty");
         self.require(name.len() <= NAME_BYTES_MAX, path, "is longer than 256 bytes");
@@ -412,6 +443,20 @@ mod tests {
                 "models[1].aliases",
             ]
         );
+    }
+
+    #[test]
+    fn a_session_policy_needs_its_header() {
+        let with = |policy: &str, header: &str| {
+            let json =
+                format!(r#"{{"policy":"{policy}"{header},"backends":[{{"name":"a","cluster":"a"}}]}}"#);
+            Config::parse(json.as_bytes())
+        };
+        let config = with("session", r#","session_header":"x-session-id""#).unwrap();
+        assert_eq!(config.session_header.as_deref(), Some("x-session-id"));
+        assert!(with("session", "").is_err());
+        assert!(with("kv_cost", r#","session_header":"x-session-id""#).is_err());
+        assert!(with("session", r#","session_header":"X-Session""#).is_err());
     }
 
     #[test]

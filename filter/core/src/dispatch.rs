@@ -81,6 +81,8 @@ pub struct Written {
 /// What the answer said about the prediction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verdict {
+    /// Position of the model in the configuration.
+    pub model_index: usize,
     /// Tokens of the prompt by our count.
     pub prompt_tokens: u32,
     /// Tokens that were predicted to be cached.
@@ -195,6 +197,7 @@ impl<S: SharedStore> Writer<'_, S> {
         // What another backend than the pick had cached was not predicted.
         let judged = dispatched.credited == dispatched.picked;
         let verdict = judged.then_some(Verdict {
+            model_index: prompt.model_index,
             prompt_tokens: u32::try_from(prompt.prompt_tokens).unwrap_or(u32::MAX),
             predicted_cached_tokens: prompt.cached_tokens,
             usage,

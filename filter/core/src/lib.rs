@@ -15,7 +15,7 @@
 //!
 //! The write path is [`dispatch`]: it counts the load, enters the prompt into the index, and takes
 //! back or confirms what the answer contradicts or confirms. [`answer`] reads the engine's own
-//! `usage` on the way, [`health`] keeps failing backends out.
+//! `usage` on the way, [`parity`] compares it with our count, [`health`] keeps failing backends out.
 //!
 //! Shared state lives in [`store`], laid out by [`wire`]; [`config`] is checked once; [`limits`]
 //! has every bound; [`metrics`] every name.
@@ -36,6 +36,8 @@ pub mod answer;
 pub mod blocks;
 pub mod config;
 pub mod dispatch;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 pub mod health;
 pub mod ids;
 pub mod index;
@@ -43,6 +45,7 @@ pub mod limits;
 pub mod load;
 pub mod metrics;
 pub mod model;
+pub mod parity;
 pub mod pick;
 pub mod request;
 pub mod residency;

@@ -108,18 +108,6 @@ pub enum Kind {
 /// A metric without labels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Metric {
-    /// Prompt tokens of the requests that were tokenized.
-    PromptTokens,
-    /// Of those, tokens that the picked backend was predicted to have cached.
-    PredictedCachedTokens,
-    /// Tokens that the engines reported as cached, for requests that were tokenized.
-    ReportedCachedTokens,
-    /// Prompt tokens as the engines reported them, for requests that were tokenized.
-    ReportedPromptTokens,
-    /// Answers whose reported prompt length equals ours.
-    ParityAgreements,
-    /// Answers whose reported prompt length differs from ours.
-    ParityDisagreements,
     /// Decisions that another backend served than was picked.
     ServedElsewhere,
     /// Requests that ended without a good answer from the picked backend.
@@ -144,13 +132,7 @@ pub enum Metric {
 
 impl Metric {
     /// All metrics, for registration.
-    pub const ALL: [Self; 16] = [
-        Self::PromptTokens,
-        Self::PredictedCachedTokens,
-        Self::ReportedCachedTokens,
-        Self::ReportedPromptTokens,
-        Self::ParityAgreements,
-        Self::ParityDisagreements,
+    pub const ALL: [Self; 10] = [
         Self::ServedElsewhere,
         Self::BackendFailures,
         Self::DecisionTimeUs,
@@ -167,14 +149,6 @@ impl Metric {
     #[must_use]
     pub fn definition(self) -> (&'static str, Kind) {
         match self {
-            Self::PromptTokens => ("warmpath_prompt_tokens_total", Kind::Counter),
-            Self::PredictedCachedTokens => {
-                ("warmpath_predicted_cached_tokens_total", Kind::Counter)
-            }
-            Self::ReportedCachedTokens => ("warmpath_reported_cached_tokens_total", Kind::Counter),
-            Self::ReportedPromptTokens => ("warmpath_reported_prompt_tokens_total", Kind::Counter),
-            Self::ParityAgreements => ("warmpath_parity_agreements_total", Kind::Counter),
-            Self::ParityDisagreements => ("warmpath_parity_disagreements_total", Kind::Counter),
             Self::ServedElsewhere => ("warmpath_served_elsewhere_total", Kind::Counter),
             Self::BackendFailures => ("warmpath_backend_failures_total", Kind::Counter),
             Self::DecisionTimeUs => ("warmpath_decision_time_us", Kind::Histogram),
@@ -186,6 +160,65 @@ impl Metric {
             Self::BundleFailures => ("warmpath_bundle_failures_total", Kind::Counter),
             Self::VmMemoryBytes => ("warmpath_vm_memory_bytes", Kind::Gauge),
         }
+    }
+}
+
+/// A metric of one configured model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum ModelMetric {
+    /// Prompt tokens of the requests that were tokenized.
+    PromptTokens,
+    /// Of those, tokens that the picked backend was predicted to have cached.
+    PredictedCachedTokens,
+    /// Tokens that the engines reported as cached, for requests that were tokenized.
+    ReportedCachedTokens,
+    /// Prompt tokens as the engines reported them, for requests that were tokenized.
+    ReportedPromptTokens,
+    /// Answers whose reported prompt length equals ours.
+    ParityAgreements,
+    /// Answers whose reported prompt length differs from ours.
+    ParityDisagreements,
+    /// 1 while our prompt lengths disagree with the engine's on more than 1% of the last answers.
+    Approximate,
+}
+
+impl ModelMetric {
+    /// All metrics of a model, for registration.
+    pub const ALL: [Self; 7] = [
+        Self::PromptTokens,
+        Self::PredictedCachedTokens,
+        Self::ReportedCachedTokens,
+        Self::ReportedPromptTokens,
+        Self::ParityAgreements,
+        Self::ParityDisagreements,
+        Self::Approximate,
+    ];
+
+    /// Name without the model, and kind.
+    #[must_use]
+    pub fn definition(self) -> (&'static str, Kind) {
+        match self {
+            Self::PromptTokens => ("warmpath_prompt_tokens_total", Kind::Counter),
+            Self::PredictedCachedTokens => {
+                ("warmpath_predicted_cached_tokens_total", Kind::Counter)
+            }
+            Self::ReportedCachedTokens => ("warmpath_reported_cached_tokens_total", Kind::Counter),
+            Self::ReportedPromptTokens => ("warmpath_reported_prompt_tokens_total", Kind::Counter),
+            Self::ParityAgreements => ("warmpath_parity_agreements_total", Kind::Counter),
+            Self::ParityDisagreements => ("warmpath_parity_disagreements_total", Kind::Counter),
+            Self::Approximate => ("warmpath_model_approximate", Kind::Gauge),
+        }
+    }
+
+    /// Name as Envoy's stats have it, for `model`; Envoy's stats tags turn the last part into a
+    /// label. Characters that would end the part are replaced.
+    #[must_use]
+    pub fn name(self, model: &str) -> String {
+        let label: String = model
+            .chars()
+            .map(|c| if c.is_ascii_alphanumeric() || "_-/:".contains(c) { c } else { '_' })
+            .collect();
+        format!("{}.model.{label}", self.definition().0)
     }
 }
 
@@ -203,6 +236,7 @@ mod tests {
     #[test]
     fn names_are_distinct() {
         let mut names: Vec<&str> = Metric::ALL.iter().map(|metric| metric.definition().0).collect();
+        names.extend(ModelMetric::ALL.iter().map(|metric| metric.definition().0));
         names.extend(Reason::ALL.iter().map(|reason| reason.label()));
         let count = names.len();
         names.sort_unstable();

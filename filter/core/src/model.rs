@@ -67,7 +67,7 @@ impl Model {
                 eos_token: special.eos_token,
                 pad_token: special.pad_token,
                 unk_token: special.unk_token,
-                extra: special.extra,
+                extra: special.extra.into_iter().map(|(key, value)| (key, value.into())).collect(),
             };
             Some(ChatTemplates::compile(&bundle.templates, special)?)
         };
@@ -101,7 +101,7 @@ impl Model {
             continue_final_message: chat.continue_final_message,
             kwargs: &chat.kwargs,
             template_name: None,
-            now: CivilTime::from_unix_ms(now.0),
+            now: civil_time(now),
         };
         let limits = RenderLimits { output_bytes_max: PROMPT_BYTES_MAX, ..RenderLimits::default() };
         Ok(templates.render(&request, &limits)?)
@@ -118,4 +118,10 @@ impl Model {
         }
         Ok(tokens)
     }
+}
+
+/// The moment in UTC, as engines in containers have it.
+fn civil_time(now: NowMs) -> CivilTime {
+    let unix_s = i64::try_from(now.0 / 1_000).unwrap_or(i64::MAX);
+    CivilTime::from_unix(unix_s, (now.0 % 1_000) as u32 * 1_000, 0)
 }

@@ -25,8 +25,8 @@ pub struct Candidate {
     pub id: BackendId,
     /// Requests in flight there.
     pub running: u32,
-    /// Prefill in flight there, in tokens.
-    pub pending_prefill_tokens: u32,
+    /// Leading blocks of the prompt that were sent there before, resident or not.
+    pub sent_blocks: usize,
     /// Cost of this request there, in tokens.
     pub cost: f64,
 }
@@ -36,6 +36,8 @@ pub struct Candidate {
 pub struct Inputs {
     /// Identifies the prompt's beginning, so that every worker breaks a tie alike.
     pub affinity: BlockHash,
+    /// Identifies the request's session, if it names one.
+    pub session: Option<BlockHash>,
     /// A random number, new for each decision.
     pub random: u64,
     /// The number of this decision in its VM.
@@ -52,6 +54,11 @@ pub fn order(policy: Policy, candidates: &[Candidate], inputs: Inputs) -> Vec<Ba
         Policy::RoundRobin => rotate(&mut order, inputs.turn),
         Policy::Random => rotate(&mut order, inputs.random),
         Policy::ConsistentHash => bounded_hash(&mut order, inputs.affinity),
+        Policy::PrefixAffinity => prefix_affinity(&mut order, inputs),
+        Policy::Session => match inputs.session {
+            Some(session) => by_hash(&mut order, session),
+            None => least_request(&mut order, inputs.random),
+        },
     }
     order.into_iter().map(|candidate| candidate.index).collect()
 }
@@ -93,6 +100,25 @@ fn bounded_hash(order: &mut [&Candidate], affinity: BlockHash) {
     });
 }
 
+fn by_hash(order: &mut [&Candidate], key: BlockHash) {
+    order.sort_by_key(|candidate| std::cmp::Reverse(rendezvous(key, candidate.id)));
+}
+
+/// The classic: the longest match, or the hash's owner on a miss; away to the least loaded when
+/// that one has more than `2 x median + 2` requests in flight.
+fn prefix_affinity(order: &mut [&Candidate], inputs: Inputs) {
+    bounded_hash(order, inputs.affinity);
+    // Stable: without any match the hash's order stays.
+    order.sort_by_key(|candidate| std::cmp::Reverse(candidate.sent_blocks));
+    let mut running: Vec<u32> = order.iter().map(|candidate| candidate.running).collect();
+    running.sort_unstable();
+    let median = running.get(running.len() / 2).copied().unwrap_or(0);
+    let most = median.saturating_mul(2).saturating_add(2);
+    if order.first().is_some_and(|first| first.running > most) {
+        least_request(order, inputs.random);
+    }
+}
+
 /// Highest-random-weight hash (Thaler and Ravishankar, 1998): the backend with the greatest value
 /// owns the key, and only its keys move when it goes.
 fn rendezvous(key: BlockHash, backend: BackendId) -> u64 {
@@ -108,13 +134,13 @@ mod tests {
             index: BackendIndex(index),
             id: BackendId(index as u32),
             running,
-            pending_prefill_tokens: 0,
+            sent_blocks: 0,
             cost,
         }
     }
 
     fn inputs(affinity: u64) -> Inputs {
-        Inputs { affinity: BlockHash(affinity), random: affinity, turn: affinity }
+        Inputs { affinity: BlockHash(affinity), session: None, random: affinity, turn: affinity }
     }
 
     fn first(policy: Policy, candidates: &[Candidate], affinity: u64) -> usize {
@@ -174,8 +200,43 @@ mod tests {
     }
 
     #[test]
+    fn the_classic_follows_the_longest_match_until_it_is_overloaded() {
+        let mut candidates: Vec<_> = (0..4).map(|i| candidate(i, 1, 0.0)).collect();
+        let owner = first(Policy::PrefixAffinity, &candidates, 42);
+        assert_eq!(owner, first(Policy::ConsistentHash, &candidates, 42), "a miss");
+        let (longest, longer) = ((owner + 1) % 4, (owner + 2) % 4);
+        candidates[longest].sent_blocks = 9;
+        candidates[longer].sent_blocks = 8;
+        assert_eq!(first(Policy::PrefixAffinity, &candidates, 42), longest);
+        candidates[longest].running = 4;
+        assert_eq!(first(Policy::PrefixAffinity, &candidates, 42), longest, "2 x 1 + 2");
+        candidates[longest].running = 5;
+        candidates[longer].running = 0;
+        assert_eq!(first(Policy::PrefixAffinity, &candidates, 42), longer, "the least loaded");
+    }
+
+    #[test]
+    fn a_session_stays_and_requests_without_one_go_by_load() {
+        let candidates: Vec<_> = (0..4).map(|i| candidate(i, i as u32, 0.0)).collect();
+        let pick = |session, random| {
+            let inputs = Inputs { session, ..inputs(random) };
+            order(Policy::Session, &candidates, inputs)[0].0
+        };
+        let mut seen = [false; 4];
+        for session in 0..100 {
+            let session = Some(BlockHash(session));
+            assert_eq!(pick(session, 1), pick(session, 2));
+            seen[pick(session, 1)] = true;
+        }
+        assert_eq!(seen, [true; 4]);
+        assert_eq!(pick(None, 7), 0);
+    }
+
+    #[test]
     fn no_candidates_no_pick() {
-        for policy in [Policy::KvCost, Policy::RoundRobin, Policy::ConsistentHash] {
+        let policies =
+            [Policy::KvCost, Policy::RoundRobin, Policy::ConsistentHash, Policy::PrefixAffinity];
+        for policy in policies {
             assert!(order(policy, &[], inputs(1)).is_empty());
         }
     }

@@ -4,6 +4,7 @@ use std::num::NonZeroU32;
 use std::rc::Rc;
 
 use ahash::AHashMap;
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::blocks::{self, Namespace};
 use crate::config::{Config, Policy};
@@ -61,6 +62,8 @@ pub struct Pick {
     pub order: Vec<BackendIndex>,
     /// Why.
     pub reason: Reason,
+    /// Whether the residency estimate changed the pick.
+    pub downgraded: bool,
     /// What the write path needs.
     pub prompt: PlacedPrompt,
 }
@@ -115,18 +118,37 @@ impl Decision {
     }
 }
 
-/// A prompt after tokenizing.
-struct Prompt {
-    model_index: usize,
-    tokens: usize,
-    hashes: Vec<BlockHash>,
-    demand: Demand,
+/// A prompt after tokenizing and hashing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokenizedPrompt {
+    /// Position of its model in the configuration.
+    pub model_index: usize,
+    /// Length in tokens.
+    pub prompt_tokens: usize,
+    /// Hashes of its full blocks, from [`blocks::block_hashes`] with the model's block size.
+    pub hashes: Vec<BlockHash>,
+    /// Most tokens the client wants back; `None` when left to the engine.
+    pub output_tokens_max: Option<u32>,
+    /// Identifies the request's session, if it names one.
+    pub session: Option<BlockHash>,
 }
 
 impl<S: SharedStore> Router<'_, S> {
     /// Decides where a request with this path and body goes.
     #[must_use]
     pub fn route(&self, path: &str, body_bytes: &[u8]) -> Decision {
+        self.route_in_session(path, body_bytes, None)
+    }
+
+    /// Decides where a request with this path and body goes; `session_bytes` is what its session
+    /// header says.
+    #[must_use]
+    pub fn route_in_session(
+        &self,
+        path: &str,
+        body_bytes: &[u8],
+        session_bytes: Option<&[u8]>,
+    ) -> Decision {
         let Some(api) = Api::from_path(path) else {
             return self.by_load(Reason::OtherPath);
         };
@@ -138,43 +160,97 @@ impl<S: SharedStore> Router<'_, S> {
             Ok(prompt) => prompt,
             Err(reason) => return self.by_load(reason),
         };
-        let Ok(path) = Index::new(self.config.index_buckets).walk(self.store, &prompt.hashes)
-        else {
+        let session = session_bytes.map(|bytes| BlockHash(xxh3_64(bytes)));
+        self.route_tokenized(TokenizedPrompt { session, ..prompt })
+    }
+
+    /// Decides where a request with this prompt goes.
+    #[must_use]
+    pub fn route_tokenized(&self, prompt: TokenizedPrompt) -> Decision {
+        let Ok(path) = self.walk(&prompt) else {
             return self.by_load(Reason::StoreFailed);
         };
-        let Ok(clocks) = self.clocks(&path, prompt.demand.block_size_tokens) else {
+        let Ok(clocks) = self.clocks(&path, self.block_size_tokens(&prompt)) else {
             return self.by_load(Reason::StoreFailed);
         };
-        let matches = score::matches(&path, &clocks);
-        let Ok(candidates) = self.candidates(Some(&prompt.demand), &matches) else {
+        let matches = score::matches(&path, |holder| {
+            let clock = clocks.get(&holder.backend);
+            clock.map_or(0.0, |clock| clock.weight(holder.generation, holder.epoch))
+        });
+        self.place(prompt, path, &matches)
+    }
+
+    /// What the tree knows of a prompt.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the host refuses a read.
+    pub fn walk(&self, prompt: &TokenizedPrompt) -> Result<Path, StoreError> {
+        Index::new(self.config.index_buckets).walk(self.store, &prompt.hashes)
+    }
+
+    /// Decides, given what is believed of each backend's cache.
+    #[must_use]
+    pub fn place(
+        &self,
+        prompt: TokenizedPrompt,
+        path: Path,
+        matches: &AHashMap<BackendId, Match>,
+    ) -> Decision {
+        let demand = self.demand(&prompt);
+        let resident = |found: &Match| found.resident_blocks;
+        let Ok(candidates) = self.candidates(Some(&demand), matches, resident) else {
             return self.by_load(Reason::StoreFailed);
         };
-        let affinity = affinity(&prompt.hashes);
-        let order = pick::order(self.config.policy, &candidates, self.inputs(affinity));
+        let inputs =
+            Inputs { session: prompt.session, ..self.inputs(affinity(&prompt.hashes)) };
+        let order = pick::order(self.config.policy, &candidates, inputs);
         match order.first().and_then(|first| self.config.backend(*first)) {
             Some(picked) => Decision::Pick(Pick {
-                reason: reason(self.config.policy, picked.id, &matches),
-                prompt: placed(prompt, path, matches.get(&picked.id)),
+                reason: reason(self.config.policy, picked.id, matches),
+                downgraded: self.is_downgraded(&demand, matches, &order, inputs),
+                prompt: placed(prompt, &demand, path, matches.get(&picked.id)),
                 order,
             }),
             None => Decision::Fallback(Fallback { order, reason: Reason::NoBackend }),
         }
     }
 
+    /// Whether another backend would have been picked if everything that was sent were still there.
+    fn is_downgraded(
+        &self,
+        demand: &Demand,
+        matches: &AHashMap<BackendId, Match>,
+        order: &[BackendIndex],
+        inputs: Inputs,
+    ) -> bool {
+        let is_whole = |found: &Match| found.resident_blocks >= found.sent_blocks as f64;
+        if self.config.policy != Policy::KvCost || matches.values().all(is_whole) {
+            return false;
+        }
+        let sent = |found: &Match| found.sent_blocks as f64;
+        self.candidates(Some(demand), matches, sent).is_ok_and(|candidates| {
+            pick::order(self.config.policy, &candidates, inputs).first() != order.first()
+        })
+    }
+
     /// Decides by load alone, because of `reason`.
     #[must_use]
     pub fn by_load(&self, reason: Reason) -> Decision {
-        let candidates = self.candidates(None, &AHashMap::new()).unwrap_or_default();
+        let candidates = self.candidates(None, &AHashMap::new(), |_| 0.0).unwrap_or_default();
         let policy = match self.config.policy {
-            Policy::KvCost | Policy::ConsistentHash => Policy::LeastRequest,
-            other => other,
+            Policy::RoundRobin | Policy::Random => self.config.policy,
+            Policy::KvCost
+            | Policy::LeastRequest
+            | Policy::ConsistentHash
+            | Policy::PrefixAffinity
+            | Policy::Session => Policy::LeastRequest,
         };
         let order = pick::order(policy, &candidates, self.inputs(BlockHash(self.random)));
         let reason = if order.is_empty() { Reason::NoBackend } else { reason };
         Decision::Fallback(Fallback { order, reason })
     }
 
-    fn prompt(&self, request: &Request) -> Result<Prompt, Reason> {
+    fn prompt(&self, request: &Request) -> Result<TokenizedPrompt, Reason> {
         let model_index = self.model_index(request.model.as_deref())?;
         let config = self.config.models.get(model_index).ok_or(Reason::UnknownModel)?;
         let tokens = self.tokens(model_index, &request.prompt)?;
@@ -182,15 +258,30 @@ impl<S: SharedStore> Router<'_, S> {
             Namespace { model: &config.name, adapter: "", cache_salt: &request.cache_salt };
         let size = config.block_size_tokens;
         let hashes = blocks::block_hashes(namespace.seed(), &tokens, &[], size);
-        let demand = Demand {
+        Ok(TokenizedPrompt {
+            model_index,
             prompt_tokens: tokens.len(),
-            output_tokens: request
+            hashes,
+            output_tokens_max: request.output_tokens_max,
+            session: None,
+        })
+    }
+
+    fn block_size_tokens(&self, prompt: &TokenizedPrompt) -> NonZeroU32 {
+        let model = self.config.models.get(prompt.model_index);
+        model.map_or(NonZeroU32::MIN, |model| model.block_size_tokens)
+    }
+
+    fn demand(&self, prompt: &TokenizedPrompt) -> Demand {
+        let size = self.block_size_tokens(prompt);
+        Demand {
+            prompt_tokens: prompt.prompt_tokens,
+            output_tokens: prompt
                 .output_tokens_max
                 .map_or(OUTPUT_TOKENS_EXPECTED, |max| max.min(OUTPUT_TOKENS_EXPECTED)),
             block_size_tokens: size.get(),
-            cacheable_blocks: blocks::cacheable_blocks(tokens.len(), size),
-        };
-        Ok(Prompt { model_index, tokens: tokens.len(), hashes, demand })
+            cacheable_blocks: blocks::cacheable_blocks(prompt.prompt_tokens, size),
+        }
     }
 
     fn tokens(&self, model_index: usize, prompt: &PromptInput) -> Result<Vec<TokenId>, Reason> {
@@ -214,7 +305,7 @@ impl<S: SharedStore> Router<'_, S> {
     fn clocks(
         &self,
         path: &Path,
-        block_size_tokens: u32,
+        block_size_tokens: NonZeroU32,
     ) -> Result<AHashMap<BackendId, Clock>, StoreError> {
         let mut clocks = AHashMap::new();
         // Who holds anything later holds the first blocks too; others would not match.
@@ -222,17 +313,19 @@ impl<S: SharedStore> Router<'_, S> {
         for holder in holders.unwrap_or_default() {
             let backend = self.config.backends.iter().find(|backend| backend.id == holder.backend);
             let Some(backend) = backend else { continue };
-            let capacity = backend.kv_capacity_blocks(block_size_tokens);
+            let capacity = backend.kv_capacity_blocks(block_size_tokens.get());
             clocks.insert(backend.id, residency::load(self.store, backend.id, capacity)?);
         }
         Ok(clocks)
     }
 
-    /// The available backends with their costs; costs are 0 without a demand.
+    /// The available backends with their costs, of which `resident_blocks` of a match are taken to
+    /// be there; costs are 0 without a demand.
     fn candidates(
         &self,
         demand: Option<&Demand>,
         matches: &AHashMap<BackendId, Match>,
+        resident_blocks: impl Fn(&Match) -> f64,
     ) -> Result<Vec<Candidate>, StoreError> {
         let loads: LoadTable = self.ledger.totals(self.store, self.now)?;
         let health = HealthTable::load(self.store)?;
@@ -242,22 +335,24 @@ impl<S: SharedStore> Router<'_, S> {
                 continue;
             }
             let load = loads.get(&backend.id).copied().unwrap_or_default();
-            let resident = matches.get(&backend.id).map_or(0.0, |found| found.resident_blocks);
+            let matched = matches.get(&backend.id);
+            let resident = matched.map_or(0.0, &resident_blocks);
             let capacity = backend.kv_capacity_tokens.map(NonZeroU32::get);
             candidates.push(Candidate {
                 index: BackendIndex(index),
                 id: backend.id,
                 running: load.running,
-                pending_prefill_tokens: load.pending_prefill_tokens,
-                cost: demand
-                    .map_or(0.0, |demand| score::cost(demand, load, resident, capacity).total()),
+                sent_blocks: matched.map_or(0, |found| found.sent_blocks),
+                cost: demand.map_or(0.0, |demand| {
+                    score::cost(&self.config.weights, demand, load, resident, capacity).total()
+                }),
             });
         }
         Ok(candidates)
     }
 
     fn inputs(&self, affinity: BlockHash) -> Inputs {
-        Inputs { affinity, random: self.random, turn: self.turn }
+        Inputs { affinity, session: None, random: self.random, turn: self.turn }
     }
 }
 
@@ -270,27 +365,34 @@ fn reason(policy: Policy, picked: BackendId, matches: &AHashMap<BackendId, Match
     if policy != Policy::KvCost {
         return Reason::Policy;
     }
-    match (matches.contains_key(&picked), matches.is_empty()) {
-        (true, _) => Reason::PrefixHit,
-        (false, true) => Reason::PrefixMiss,
-        (false, false) => Reason::LoadOverPrefix,
+    let holds = |found: &Match| found.held_blocks > 0;
+    if matches.get(&picked).is_some_and(holds) {
+        Reason::PrefixHit
+    } else if matches.values().any(holds) {
+        Reason::LoadOverPrefix
+    } else {
+        Reason::PrefixMiss
     }
 }
 
-fn placed(prompt: Prompt, path: Path, matched: Option<&Match>) -> PlacedPrompt {
+fn placed(
+    prompt: TokenizedPrompt,
+    demand: &Demand,
+    path: Path,
+    matched: Option<&Match>,
+) -> PlacedPrompt {
     let matched = matched.cloned().unwrap_or_default();
     // Rounded to the likelier whole number of blocks: engines reuse whole blocks.
-    let cached_blocks =
-        (matched.resident_blocks.round() as usize).min(prompt.demand.cacheable_blocks);
+    let cached_blocks = (matched.resident_blocks.round() as usize).min(demand.cacheable_blocks);
     PlacedPrompt {
         model_index: prompt.model_index,
-        prompt_tokens: prompt.tokens,
+        prompt_tokens: prompt.prompt_tokens,
         hashes: prompt.hashes,
         path,
         matched,
-        block_size_tokens: prompt.demand.block_size_tokens,
-        cached_tokens: (cached_blocks as u32).saturating_mul(prompt.demand.block_size_tokens),
-        output_tokens: prompt.demand.output_tokens,
+        block_size_tokens: demand.block_size_tokens,
+        cached_tokens: (cached_blocks as u32).saturating_mul(demand.block_size_tokens),
+        output_tokens: demand.output_tokens,
     }
 }
 

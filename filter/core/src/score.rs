@@ -11,21 +11,36 @@
 use ahash::AHashMap;
 
 use crate::ids::BackendId;
-use crate::index::Path;
+use crate::index::{Holder, Path};
 use crate::load::BackendLoad;
-use crate::residency::Clock;
 
-/// `R`: what each running request costs a newcomer, in tokens of prefill work: its share of every
-/// decode step until the newcomer is done. 100 to 500 is a plateau.
-pub const RUNNING_COST_TOKENS: f64 = 100.0;
+/// What a unit of each term costs, in tokens of prefill work. The default is the product; others
+/// are for ablations.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Weights {
+    /// A token of prefill that waits before the request.
+    pub pending_prefill: f64,
+    /// A token of the request's own prefill.
+    pub uncached: f64,
+    /// A running request: its share of every decode step until the newcomer is done. 100 to 500 is
+    /// a plateau.
+    pub running: f64,
+    /// A token beyond the KV memory: the request waits until running ones have freed it, which
+    /// takes about as long as computing it.
+    pub kv_overflow: f64,
+}
 
-/// `K`: what each token beyond the KV memory costs: the request waits until running ones have
-/// freed it, which takes about as long as computing it.
-pub const KV_OVERFLOW_FACTOR: f64 = 1.0;
+impl Default for Weights {
+    fn default() -> Self {
+        Self { pending_prefill: 1.0, uncached: 1.0, running: 100.0, kv_overflow: 1.0 }
+    }
+}
 
 /// What the residency estimate says about one backend and one prompt.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Match {
+    /// Leading blocks that were sent there, resident or not.
+    pub sent_blocks: usize,
     /// Leading blocks that were sent there and are not surely gone.
     pub held_blocks: usize,
     /// Expected number of leading blocks still resident: at most `held_blocks`.
@@ -34,20 +49,25 @@ pub struct Match {
     pub epochs: Vec<(u32, u32)>,
 }
 
-/// How much of a prompt each holder has, by its clock.
+/// How much of a prompt each holder has; `weight` is the probability that what a holder was sent
+/// is still there.
 #[must_use]
-pub fn matches(path: &Path, clocks: &AHashMap<BackendId, Clock>) -> AHashMap<BackendId, Match> {
+pub fn matches(path: &Path, weight: impl Fn(&Holder) -> f32) -> AHashMap<BackendId, Match> {
     let mut matches: AHashMap<BackendId, Match> = AHashMap::new();
     let mut weights: AHashMap<BackendId, f64> = AHashMap::new();
     for segment in &path.segments {
         for holder in &segment.holders {
-            let Some(clock) = clocks.get(&holder.backend) else { continue };
             let found = matches.entry(holder.backend).or_default();
             // A gap means that what follows is unreachable: caches match from the first block on.
+            if found.sent_blocks != segment.start {
+                continue;
+            }
+            let blocks = segment.matched.min(usize::from(holder.depth));
+            found.sent_blocks += blocks;
             if found.held_blocks != segment.start {
                 continue;
             }
-            let weight = f64::from(clock.weight(holder.generation, holder.epoch));
+            let weight = f64::from(weight(holder));
             if weight <= 0.0 {
                 continue;
             }
@@ -55,13 +75,12 @@ pub fn matches(path: &Path, clocks: &AHashMap<BackendId, Clock>) -> AHashMap<Bac
             // before it.
             let limit = weights.entry(holder.backend).or_insert(1.0);
             *limit = limit.min(weight);
-            let blocks = segment.matched.min(usize::from(holder.depth));
             found.held_blocks += blocks;
             found.resident_blocks += *limit * blocks as f64;
             found.epochs.push((holder.epoch, blocks as u32));
         }
     }
-    matches.retain(|_, found| found.held_blocks > 0);
+    matches.retain(|_, found| found.sent_blocks > 0);
     matches
 }
 
@@ -78,16 +97,16 @@ pub struct Demand {
     pub cacheable_blocks: usize,
 }
 
-/// One backend's cost and its parts, all in tokens.
+/// One backend's cost and its parts, weighted, all in tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Cost {
     /// Prefill that was dispatched there and has not produced a first byte.
     pub pending_prefill: f64,
     /// Tokens of this prompt that it would have to compute.
     pub uncached: f64,
-    /// Its running requests, at [`RUNNING_COST_TOKENS`] each.
+    /// Its running requests.
     pub running: f64,
-    /// Tokens beyond its KV memory, times [`KV_OVERFLOW_FACTOR`].
+    /// Tokens beyond its KV memory.
     pub kv_overflow: f64,
 }
 
@@ -105,6 +124,7 @@ impl Cost {
 /// capacity is unknown, which leaves the overflow out.
 #[must_use]
 pub fn cost(
+    weights: &Weights,
     demand: &Demand,
     load: BackendLoad,
     resident_blocks: f64,
@@ -118,18 +138,18 @@ pub fn cost(
         (needed - f64::from(capacity)).max(0.0)
     });
     Cost {
-        pending_prefill: f64::from(load.pending_prefill_tokens),
-        uncached,
-        running: RUNNING_COST_TOKENS * f64::from(load.running),
-        kv_overflow: KV_OVERFLOW_FACTOR * overflow,
+        pending_prefill: weights.pending_prefill * f64::from(load.pending_prefill_tokens),
+        uncached: weights.uncached * uncached,
+        running: weights.running * f64::from(load.running),
+        kv_overflow: weights.kv_overflow * overflow,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::index::{Holder, Segment};
-    use crate::residency::Activity;
+    use crate::index::Segment;
+    use crate::residency::{Activity, Clock};
 
     const A: BackendId = BackendId(1);
     const B: BackendId = BackendId(2);
@@ -142,8 +162,11 @@ mod tests {
         Segment { start, matched, node_blocks: 16, holders }
     }
 
-    fn clocks() -> AHashMap<BackendId, Clock> {
-        [(A, Clock::new(0)), (B, Clock::new(0))].into_iter().collect()
+    fn by_clocks(path: &Path, clocks: &[(BackendId, Clock)]) -> AHashMap<BackendId, Match> {
+        matches(path, |holder| {
+            let clock = clocks.iter().find(|(backend, _)| *backend == holder.backend);
+            clock.map_or(0.0, |(_, clock)| clock.weight(holder.generation, holder.epoch))
+        })
     }
 
     #[test]
@@ -156,7 +179,7 @@ mod tests {
             ],
             known_blocks: 36,
         };
-        let found = matches(&path, &clocks());
+        let found = by_clocks(&path, &[(A, Clock::new(0)), (B, Clock::new(0))]);
         assert_eq!(found[&A].held_blocks, 36);
         assert!((found[&A].resident_blocks - 36.0).abs() < 1e-9);
         assert_eq!(found[&B].held_blocks, 9);
@@ -166,12 +189,14 @@ mod tests {
     fn evicted_and_unknown_holders_do_not_match() {
         let mut clock = Clock::new(64);
         clock.record(&Activity { allocated_blocks: 640, moved: vec![], touched_blocks: 640 });
-        let clocks = [(A, clock)].into_iter().collect();
         let path = Path {
             segments: vec![segment(0, 16, vec![holder(A, 16), holder(B, 16)])],
             known_blocks: 16,
         };
-        assert!(matches(&path, &clocks).is_empty());
+        let found = by_clocks(&path, &[(A, clock)]);
+        assert_eq!(found[&A].sent_blocks, 16);
+        assert!(found.values().all(|found| found.held_blocks == 0));
+        assert!(found.values().all(|found| found.resident_blocks <= 0.0));
     }
 
     #[test]
@@ -183,12 +208,13 @@ mod tests {
             cacheable_blocks: 62,
         };
         let load = BackendLoad { running: 3, pending_prefill_tokens: 500, context_tokens: 10_000 };
-        let cost = cost(&demand, load, 50.0, Some(10_100));
+        let weights = Weights::default();
+        let cost = cost(&weights, &demand, load, 50.0, Some(10_100));
         assert!((cost.uncached - 200.0).abs() < 1e-9);
         assert!((cost.running - 300.0).abs() < 1e-9);
         assert!((cost.kv_overflow - 200.0).abs() < 1e-9);
         assert!((cost.total() - 1_200.0).abs() < 1e-9);
-        let unknown = super::cost(&demand, load, 1e9, None);
+        let unknown = super::cost(&weights, &demand, load, 1e9, None);
         assert!((unknown.uncached - 8.0).abs() < 1e-9);
         assert!(unknown.kv_overflow == 0.0);
     }

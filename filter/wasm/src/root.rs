@@ -7,16 +7,19 @@ use std::time::Duration;
 use proxy_wasm::traits::{Context, HttpContext, RootContext};
 use proxy_wasm::types::ContextType;
 use warmpath_core::config::Config;
+use warmpath_core::ids::NowMs;
 use warmpath_core::metrics::Metric;
 use warmpath_core::model::Model;
+use warmpath_core::parity;
 
 use crate::bundles::Bundles;
 use crate::host::{self, HostStore};
+use crate::stats::ModelStats;
 use crate::stream::Stream;
 use crate::vm::Vm;
 
 /// Tick while bundles are missing: routing by tokens starts at most this much later than it could.
-const TICK_LOADING: Duration = Duration::from_millis(100);
+const TICK_LOADING: Duration = Duration::from_millis(50);
 
 /// Tick otherwise; leases and gauges are made for it.
 const TICK: Duration = Duration::from_secs(1);
@@ -27,8 +30,34 @@ pub struct Plugin {
     pub config: Config,
     /// Loaded models, at the positions of the configuration's.
     pub models: RefCell<Vec<Option<Rc<Model>>>>,
+    /// Stats of the models, at the same positions.
+    pub model_stats: Vec<ModelStats>,
     /// The VM's state.
     pub vm: Rc<Vm>,
+}
+
+impl Plugin {
+    /// Shows which models are approximate, and warns about them once a minute.
+    fn watch_parity(&self, now: NowMs) {
+        for (model, stats) in self.config.models.iter().zip(&self.model_stats) {
+            let Ok(parity) = parity::load(&HostStore, &model.name) else { continue };
+            stats.approximate(parity.is_approximate());
+            if parity.is_approximate()
+                && parity::claim_warning(&HostStore, now, &model.name) == Ok(true)
+            {
+                log::warn!(
+                    "warmpath: model {} is approximate: {} of the last {} prompts had another \
+                     length in the engine, the last one {} tokens by our count and {} by the \
+                     engine's; is its bundle made from the engine's own tokenizer and template?",
+                    model.name,
+                    parity.disagreements(),
+                    parity.answers,
+                    parity.ours_tokens,
+                    parity.theirs_tokens,
+                );
+            }
+        }
+    }
 }
 
 /// One plugin configuration in one VM.
@@ -72,8 +101,11 @@ impl RootContext for Root {
         let sources = config.models.iter().map(|model| model.bundle.clone());
         let (bundles, models) = Bundles::want(sources, &vm);
         self.bundles = bundles;
-        self.bundles.fetch(host::now(), &vm);
-        self.plugin = Some(Rc::new(Plugin { config, models: RefCell::new(models), vm }));
+        // The first fetch waits for the first tick: while Envoy starts, its clusters are not there yet.
+        let model_stats =
+            config.models.iter().map(|model| ModelStats::define(&model.name)).collect();
+        let models = RefCell::new(models);
+        self.plugin = Some(Rc::new(Plugin { config, models, model_stats, vm }));
         self.is_slow_tick = self.bundles.complete();
         host::set_tick_period(if self.is_slow_tick { TICK } else { TICK_LOADING });
         true
@@ -87,6 +119,7 @@ impl RootContext for Root {
             self.is_slow_tick = true;
             host::set_tick_period(TICK);
         }
+        plugin.watch_parity(now);
         let stats = &plugin.vm.stats;
         let Ok(mut ledger) = plugin.vm.ledger.try_borrow_mut() else { return };
         if ledger.heartbeat(&HostStore, now).is_err() {

@@ -1,7 +1,7 @@
 //! Envoy's stats, resolved once a VM.
 
 use warmpath_core::dispatch::{Verdict, Written};
-use warmpath_core::metrics::{self, Kind, Metric, Reason};
+use warmpath_core::metrics::{self, Kind, Metric, ModelMetric, Reason};
 
 use crate::host;
 
@@ -55,19 +55,60 @@ impl Stats {
         self.add(Metric::StoreUpdatesLost, written.lost_updates);
     }
 
-    /// Counts what an answer said about the prediction.
-    pub fn judged(&self, verdict: &Verdict) {
-        let agrees = verdict.prompt_tokens == verdict.usage.prompt_tokens;
-        let parity = if agrees { Metric::ParityAgreements } else { Metric::ParityDisagreements };
-        self.add(parity, 1);
-        self.add(Metric::ReportedPromptTokens, u64::from(verdict.usage.prompt_tokens));
-        if let Some(cached) = verdict.usage.cached_tokens {
-            self.add(Metric::ReportedCachedTokens, u64::from(cached));
+    fn id(&self, metric: Metric) -> Option<u32> {
+        let position = Metric::ALL.iter().position(|other| *other == metric)?;
+        self.metrics.get(position).copied().flatten()
+    }
+}
+
+/// Stats of one configured model.
+#[derive(Debug)]
+pub struct ModelStats {
+    metrics: [Option<u32>; ModelMetric::ALL.len()],
+}
+
+impl ModelStats {
+    /// Defines the metrics of `model`.
+    pub fn define(model: &str) -> Self {
+        Self {
+            metrics: ModelMetric::ALL
+                .map(|metric| host::define_metric(metric.definition().1, &metric.name(model))),
         }
     }
 
-    fn id(&self, metric: Metric) -> Option<u32> {
-        let position = Metric::ALL.iter().position(|other| *other == metric)?;
+    /// Counts a prompt that was placed.
+    pub fn placed(&self, prompt_tokens: u64, predicted_cached_tokens: u64) {
+        self.add(ModelMetric::PromptTokens, prompt_tokens);
+        self.add(ModelMetric::PredictedCachedTokens, predicted_cached_tokens);
+    }
+
+    /// Counts what an answer said about the prediction.
+    pub fn judged(&self, verdict: &Verdict) {
+        let agrees = verdict.prompt_tokens == verdict.usage.prompt_tokens;
+        let parity =
+            if agrees { ModelMetric::ParityAgreements } else { ModelMetric::ParityDisagreements };
+        self.add(parity, 1);
+        self.add(ModelMetric::ReportedPromptTokens, u64::from(verdict.usage.prompt_tokens));
+        if let Some(cached) = verdict.usage.cached_tokens {
+            self.add(ModelMetric::ReportedCachedTokens, u64::from(cached));
+        }
+    }
+
+    /// Shows whether the model is approximate.
+    pub fn approximate(&self, is_approximate: bool) {
+        if let Some(id) = self.id(ModelMetric::Approximate) {
+            host::record_metric(id, u64::from(is_approximate));
+        }
+    }
+
+    fn add(&self, metric: ModelMetric, count: u64) {
+        if let Some(id) = self.id(metric) {
+            host::add_to_metric(id, count);
+        }
+    }
+
+    fn id(&self, metric: ModelMetric) -> Option<u32> {
+        let position = ModelMetric::ALL.iter().position(|other| *other == metric)?;
         self.metrics.get(position).copied().flatten()
     }
 }

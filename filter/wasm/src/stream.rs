@@ -9,11 +9,12 @@ use proxy_wasm::traits::{Context, HttpContext};
 use proxy_wasm::types::Action;
 use warmpath_core::answer::{Framing, Usage, UsageScanner};
 use warmpath_core::config::Backend;
-use warmpath_core::dispatch::{Dispatched, Outcome, Writer};
+use warmpath_core::dispatch::{Dispatched, Outcome, Verdict, Writer};
 use warmpath_core::ids::BackendIndex;
 use warmpath_core::metrics::{Metric, Reason};
+use warmpath_core::parity;
 use warmpath_core::request::Api;
-use warmpath_core::route::{Decision, Router};
+use warmpath_core::route::{Decision, Pick, Router};
 
 use crate::host::{self, HostStore};
 use crate::root::Plugin;
@@ -141,7 +142,19 @@ impl Stream {
             stats.add(Metric::BackendFailures, 1);
         }
         if let Some(verdict) = verdict {
-            stats.judged(&verdict);
+            self.judge(&verdict);
+        }
+    }
+
+    fn judge(&self, verdict: &Verdict) {
+        if let Some(stats) = self.plugin.model_stats.get(verdict.model_index) {
+            stats.judged(verdict);
+        }
+        if let Some(model) = self.plugin.config.models.get(verdict.model_index) {
+            let (ours, theirs) = (verdict.prompt_tokens, verdict.usage.prompt_tokens);
+            if parity::record(&HostStore, &model.name, ours, theirs).is_err() {
+                self.plugin.vm.stats.add(Metric::StoreUpdatesLost, 1);
+            }
         }
     }
 
@@ -296,11 +309,11 @@ fn set_destination(plugin: &Plugin, order: &[BackendIndex]) {
 }
 
 fn count_decision(plugin: &Plugin, decision: &Decision) {
-    let stats = &plugin.vm.stats;
-    stats.decided(decision.reason());
-    if let Decision::Pick(pick) = decision {
-        stats.add(Metric::PromptTokens, pick.prompt.prompt_tokens as u64);
-        stats.add(Metric::PredictedCachedTokens, u64::from(pick.prompt.cached_tokens));
+    plugin.vm.stats.decided(decision.reason());
+    if let Decision::Pick(Pick { prompt, .. }) = decision
+        && let Some(stats) = plugin.model_stats.get(prompt.model_index)
+    {
+        stats.placed(prompt.prompt_tokens as u64, prompt.cached_tokens.into());
     }
 }
 

@@ -1,1 +1,25 @@
 //! Tests in a real Envoy.
+//!
+//! The tests are in `tests/`, one file a subject. What they share is here:
+//!
+//! - [`bed`]: engines and an Envoy with the filter in front of them.
+//! - [`fleet`]: simulated engines that can die and come back, and their own record of what they served.
+//! - [`scripted`]: an engine whose every byte the test decides, and when it leaves.
+//! - [`client`]: HTTP/1.1 and HTTP/2 connections that the test holds, and requests as raw bytes.
+//! - [`prompts`]: prompts as token ids.
+//! - [`poll`]: waiting for what must happen soon.
+//!
+//! A test's verdict rests on what the engines say they served. The filter's own statistics are checked
+//! against that, never believed instead.
+//!
+//! Helpers panic when they cannot do what was asked: to a test that is a failure like any other. No
+//! process outlives a test: Envoy ends with the value that holds it, and engines are threads.
+
+#![deny(missing_docs)]
+
+pub mod bed;
+pub mod client;
+pub mod fleet;
+pub mod poll;
+pub mod prompts;
+pub mod scripted;

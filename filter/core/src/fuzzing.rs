@@ -1,0 +1,68 @@
+//! Entry points of the fuzz targets: each asserts an equivalence that holds for any bytes.
+
+use crate::answer::{Framing, UsageScanner};
+use crate::config::Config;
+use crate::ids::BlockHash;
+use crate::index::Bucket;
+use crate::request::{self, Api};
+
+/// A request parses alike with and without white space around it.
+///
+/// # Panics
+/// When the property does not hold.
+pub fn request(data: &[u8]) {
+    let Some((&choice, body_bytes)) = data.split_first() else { return };
+    let Some(api) = Api::ALL.get(usize::from(choice) % Api::ALL.len()) else { return };
+    let parsed = request::parse(*api, body_bytes);
+    let mut padded = b" \n".to_vec();
+    padded.extend_from_slice(body_bytes);
+    padded.push(b'\t');
+    if !body_bytes.is_empty() {
+        assert_eq!(request::parse(*api, &padded), parsed);
+    }
+}
+
+/// An answer's usage does not depend on how the answer is cut into chunks.
+///
+/// # Panics
+/// When the property does not hold.
+pub fn answer(data: &[u8]) {
+    let Some((&cut, answer_bytes)) = data.split_first() else { return };
+    let framing = if cut % 2 == 0 { Framing::Json } else { Framing::Sse };
+    let mut whole = UsageScanner::new(framing);
+    whole.push(answer_bytes);
+    let mut cut_up = UsageScanner::new(framing);
+    for chunk in answer_bytes.chunks(usize::from(cut / 2) + 1) {
+        cut_up.push(chunk);
+    }
+    assert_eq!(whole.finish(), cut_up.finish());
+}
+
+/// A damaged bucket decodes to one that reads back as written, and look-ups agree with it.
+///
+/// # Panics
+/// When the property does not hold.
+pub fn bucket(data: &[u8]) {
+    let bucket = Bucket::decode(data);
+    let bytes = bucket.encode();
+    assert_eq!(Bucket::decode(&bytes), bucket);
+    let key = bucket.nodes.first().and_then(crate::index::Node::key).unwrap_or(BlockHash(0));
+    let first = bucket.nodes.iter().find(|node| node.key() == Some(key));
+    assert_eq!(crate::index::find(&bytes, key).as_ref(), first);
+}
+
+/// A configuration that is accepted keeps every bound it promises.
+///
+/// # Panics
+/// When the property does not hold.
+pub fn config(data: &[u8]) {
+    if let Ok(config) = Config::parse(data) {
+        assert!(!config.backends.is_empty());
+        for backend in &config.backends {
+            assert!(backend.cluster.is_some() || backend.address.is_some());
+        }
+        for (index, model) in config.models.iter().enumerate() {
+            assert_eq!(config.model_index(&model.name), Some(index));
+        }
+    }
+}

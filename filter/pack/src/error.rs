@@ -1,0 +1,73 @@
+//! Why a model could not be packed.
+
+use std::path::PathBuf;
+
+/// Why a model could not be packed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PackError {
+    /// A file that is needed cannot be read.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// Which one.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A file is not JSON.
+    #[error("{}: not JSON: {source}", path.display())]
+    Json {
+        /// Which one.
+        path: PathBuf,
+        /// Why.
+        source: serde_json::Error,
+    },
+    /// A chat template has a shape that transformers does not know either.
+    #[error("{}: {detail}", path.display())]
+    Template {
+        /// Where it stands.
+        path: PathBuf,
+        /// What is wrong.
+        detail: String,
+    },
+    /// A chat template does not compile.
+    #[error("chat template: {0}")]
+    Compile(#[from] warmpath_template::TemplateError),
+    /// The tokenizer cannot be packed.
+    #[error(transparent)]
+    Write(#[from] warmpath_bundle::WriteError),
+    /// The bundle cannot be read back.
+    #[error("the bundle does not read back: {0}")]
+    Read(#[from] warmpath_bundle::BundleError),
+    /// The bundle reads back as something else.
+    #[error("the bundle's templates or special tokens are not those that went in")]
+    ReadBack,
+    /// The source tokenizer cannot be run for comparison.
+    #[error("the source tokenizer cannot be run for comparison: {detail}")]
+    Reference {
+        /// What the library said.
+        detail: String,
+    },
+    /// The bundle's tokenizer gives other ids than its source.
+    #[error(
+        "the bundle's tokenizer differs from its source on {text:?}: {found:?}, not {expected:?}"
+    )]
+    Mismatch {
+        /// The text, shortened.
+        text: String,
+        /// The bundle's ids, shortened.
+        found: Vec<u32>,
+        /// The source's ids, shortened.
+        expected: Vec<u32>,
+    },
+}
+
+impl PackError {
+    /// The exit code: 3 when the bundle failed its check, 1 when the input is at fault.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Read(_) | Self::ReadBack | Self::Mismatch { .. } => 3,
+            _ => 1,
+        }
+    }
+}

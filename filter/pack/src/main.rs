@@ -1,0 +1,90 @@
+//! `warmpath-pack`: packs a model directory into a bundle for the filter.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Parser;
+use warmpath_pack::{ModelFiles, PackError, Packed, pack};
+
+/// Packs a model's tokenizer and chat templates into one file for Warmpath's filter.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Options {
+    /// The model's directory, as published: tokenizer.json, tokenizer_config.json, templates.
+    #[arg(long, value_name = "DIR")]
+    model_dir: PathBuf,
+    /// Use this tokenizer.json.
+    #[arg(long, value_name = "FILE")]
+    tokenizer: Option<PathBuf>,
+    /// Use this tokenizer_config.json.
+    #[arg(long, value_name = "FILE")]
+    tokenizer_config: Option<PathBuf>,
+    /// Use this chat template, and no other.
+    #[arg(long, value_name = "FILE")]
+    chat_template: Option<PathBuf>,
+    /// The model's name, for reports.
+    #[arg(long)]
+    name: String,
+    /// Where to write the bundle.
+    #[arg(short, long, value_name = "FILE")]
+    output: PathBuf,
+}
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    match run(&options) {
+        Ok(packed) => {
+            report(&options, &packed);
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("warmpath-pack: {error}");
+            ExitCode::from(error.exit_code())
+        }
+    }
+}
+
+fn run(options: &Options) -> Result<Packed, PackError> {
+    let files = ModelFiles::find(
+        &options.model_dir,
+        options.tokenizer.as_deref(),
+        options.tokenizer_config.as_deref(),
+        options.chat_template.as_deref(),
+    )?;
+    let packed = pack(&options.name, &files)?;
+    std::fs::write(&options.output, &packed.bytes)
+        .map_err(|source| PackError::Io { path: options.output.clone(), source })?;
+    Ok(packed)
+}
+
+fn report(options: &Options, packed: &Packed) {
+    let meta = &packed.meta;
+    let templates: Vec<String> = packed
+        .templates
+        .iter()
+        .map(|(name, source)| format!("{name} ({} bytes)", source.len()))
+        .collect();
+    let shown = |token: &Option<String>| token.clone().unwrap_or_else(|| "none".into());
+    println!("name         {}", meta.name);
+    println!(
+        "tokenizer    {}, {} ids, {} added tokens",
+        meta.model_kind, meta.vocab_size, meta.added_tokens
+    );
+    println!(
+        "special      BOS {}, EOS {}",
+        shown(&packed.special.bos_token),
+        shown(&packed.special.eos_token)
+    );
+    println!(
+        "templates    {}",
+        if templates.is_empty() { "none".into() } else { templates.join(", ") }
+    );
+    println!("bundle       {}, {} bytes", options.output.display(), packed.bytes.len());
+    println!(
+        "checked      read back; the source's ids on {} texts; templates compile",
+        packed.texts_checked
+    );
+    for note in &packed.notes {
+        println!("note         {note}");
+    }
+}

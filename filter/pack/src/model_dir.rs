@@ -1,0 +1,152 @@
+//! The files of a model directory.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::PackError;
+
+/// What was found in a model directory, and where.
+#[derive(Debug, Clone)]
+pub struct ModelFiles {
+    /// The text of tokenizer.json.
+    pub tokenizer: String,
+    /// Where it is.
+    pub tokenizer_path: PathBuf,
+    /// tokenizer_config.json, if there is one.
+    pub config_path: Option<PathBuf>,
+    /// special_tokens_map.json, if there is one.
+    pub special_map_path: Option<PathBuf>,
+    /// Template files as `(template name, path)`, the default first.
+    pub template_paths: Vec<(String, PathBuf)>,
+}
+
+impl ModelFiles {
+    /// Looks into a directory. Paths given explicitly replace those of the directory.
+    ///
+    /// # Errors
+    /// [`PackError::Io`] when tokenizer.json or an explicit file cannot be read.
+    pub fn find(
+        dir: &Path,
+        tokenizer: Option<&Path>,
+        config: Option<&Path>,
+        template: Option<&Path>,
+    ) -> Result<Self, PackError> {
+        let tokenizer_path = match tokenizer {
+            Some(path) => path.to_owned(),
+            None => dir.join("tokenizer.json"),
+        };
+        let existing = |name: &str| Some(dir.join(name)).filter(|path| path.is_file());
+        let config_path = match config {
+            Some(path) => Some(path.to_owned()),
+            None => existing("tokenizer_config.json"),
+        };
+        let template_paths = match template {
+            Some(path) => vec![("default".to_owned(), path.to_owned())],
+            None => template_files(dir)?,
+        };
+        Ok(Self {
+            tokenizer: read(&tokenizer_path)?,
+            tokenizer_path,
+            config_path,
+            special_map_path: existing("special_tokens_map.json"),
+            template_paths,
+        })
+    }
+
+    /// tokenizer_config.json, completed as transformers does: without `added_tokens_decoder`,
+    /// special_tokens_map.json wins. An empty object when there is none.
+    pub(crate) fn config(&self) -> Result<Value, PackError> {
+        let mut config = match &self.config_path {
+            Some(path) => json(path)?,
+            None => Value::Object(serde_json::Map::new()),
+        };
+        if let (None, Some(path)) = (config.get("added_tokens_decoder"), &self.special_map_path)
+            && let Value::Object(map) = json(path)?
+            && let Some(object) = config.as_object_mut()
+        {
+            object.extend(map);
+        }
+        Ok(config)
+    }
+
+    /// Chat templates as `(name, source)`: those of files, else that of chat_template.json, else
+    /// those of the configuration.
+    pub(crate) fn templates(&self, config: &Value) -> Result<Vec<(String, String)>, PackError> {
+        if self.template_paths.is_empty() {
+            let path = self.config_path.clone().unwrap_or_default();
+            return named_templates(config.get("chat_template"), &path);
+        }
+        let mut templates = Vec::new();
+        for (name, path) in &self.template_paths {
+            if path.extension().is_some_and(|extension| extension == "json") {
+                let found = json(path)?;
+                templates.extend(named_templates(found.get("chat_template"), path)?);
+            } else {
+                templates.push((name.clone(), read(path)?));
+            }
+        }
+        Ok(templates)
+    }
+}
+
+fn template_files(dir: &Path) -> Result<Vec<(String, PathBuf)>, PackError> {
+    let mut found = Vec::new();
+    let default = dir.join("chat_template.jinja");
+    if default.is_file() {
+        found.push(("default".to_owned(), default));
+    }
+    let more = dir.join("additional_chat_templates");
+    if more.is_dir() {
+        let entries = std::fs::read_dir(&more)
+            .map_err(|source| PackError::Io { path: more.clone(), source })?;
+        let mut named: Vec<(String, PathBuf)> = entries
+            .filter_map(|entry| Some(entry.ok()?.path()))
+            .filter(|path| path.extension().is_some_and(|extension| extension == "jinja"))
+            .filter_map(|path| Some((path.file_stem()?.to_str()?.to_owned(), path)))
+            .collect();
+        named.sort();
+        found.extend(named);
+    }
+    let legacy = dir.join("chat_template.json");
+    if found.is_empty() && legacy.is_file() {
+        found.push(("default".to_owned(), legacy));
+    }
+    Ok(found)
+}
+
+/// A template is a string, a list of `{name, template}`, or an object from name to template.
+fn named_templates(value: Option<&Value>, path: &Path) -> Result<Vec<(String, String)>, PackError> {
+    let shape =
+        |detail: &str| PackError::Template { path: path.to_owned(), detail: detail.to_owned() };
+    match value {
+        None | Some(Value::Null) => Ok(Vec::new()),
+        Some(Value::String(source)) => Ok(vec![("default".to_owned(), source.clone())]),
+        Some(Value::Array(list)) => list
+            .iter()
+            .map(|entry| {
+                let text = |key| entry.get(key).and_then(Value::as_str).map(str::to_owned);
+                text("name")
+                    .zip(text("template"))
+                    .ok_or_else(|| shape("chat_template entry without name and template"))
+            })
+            .collect(),
+        Some(Value::Object(map)) => map
+            .iter()
+            .map(|(name, source)| {
+                let source = source.as_str().ok_or_else(|| shape("chat_template is no text"))?;
+                Ok((name.clone(), source.to_owned()))
+            })
+            .collect(),
+        Some(_) => Err(shape("chat_template is neither text nor a list of templates")),
+    }
+}
+
+fn read(path: &Path) -> Result<String, PackError> {
+    std::fs::read_to_string(path).map_err(|source| PackError::Io { path: path.to_owned(), source })
+}
+
+fn json(path: &Path) -> Result<Value, PackError> {
+    serde_json::from_str(&read(path)?)
+        .map_err(|source| PackError::Json { path: path.to_owned(), source })
+}

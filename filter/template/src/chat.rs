@@ -1,0 +1,551 @@
+//! A model's templates, and the rendering of one conversation.
+//!
+//! In: [`ChatRequest`]. Out: the prompt. Around the template this does what
+//! transformers does in `apply_chat_template`: picks the template, tidies the
+//! messages, adds the special tokens, and cuts the prompt for
+//! `continue_final_message`.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::{Object, ObjectRepr};
+use minijinja::{Environment, Error, ErrorKind, UndefinedBehavior, Value};
+use serde_json::{Map, Value as Json};
+
+use crate::error::{ConversationError, RenderError, TemplateError};
+use crate::limits::{
+    CALL_DEPTH_MAX, RenderLimits, SOURCE_BYTES_MAX, TEMPLATES_MAX, VALUE_DEPTH_MAX,
+};
+use crate::py::filters::{FILTERS, Native};
+use crate::py::helpers::HELPERS;
+use crate::py::globals::{GLOBALS, NOW_KEY, Now, Raised};
+use crate::py::tests::{MORE_TESTS, TESTS};
+use crate::py::text::{self, Ends};
+use crate::py::{methods, repr};
+use crate::time::CivilTime;
+use crate::transpile::{BLOCK, COMMENT, PRINT, TranspileError, transpile};
+use crate::value::{PyDict, to_value};
+
+/// What transformers appends to the final message to find its end in the prompt again.
+const CONTINUE_TAG: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
+
+/// The names that a message's reasoning goes by; the first is the standard one.
+const REASONING_FIELDS: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
+
+/// The tokenizer's named special tokens; templates see them as variables.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct SpecialTokens {
+    /// Beginning of a sequence; absent when the tokenizer has none.
+    pub bos_token: Option<String>,
+    /// End of a sequence.
+    pub eos_token: Option<String>,
+    /// Padding.
+    pub pad_token: Option<String>,
+    /// Unknown.
+    pub unk_token: Option<String>,
+    /// Further variables by name: `sep_token`, a model's own tokens, ...
+    pub extra: Map<String, Json>,
+}
+
+/// How messages are tidied before the template sees them; it changed with transformers 5.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum MessageRules {
+    /// As they come.
+    V4,
+    /// Fields that are null are dropped, and reasoning is copied to all its names.
+    #[default]
+    V5,
+}
+
+/// What shape of `content` the template expects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ContentFormat {
+    /// A string; an engine joins the text parts before.
+    String,
+    /// A list of parts, as in OpenAI's API.
+    OpenAi,
+}
+
+/// One conversation to render. JSON is borrowed; each string is copied once.
+#[derive(Debug, Clone, Copy)]
+pub struct ChatRequest<'a> {
+    /// A list of message objects.
+    pub messages: &'a Json,
+    /// A list of tool objects; `None` or null when the request has none.
+    pub tools: Option<&'a Json>,
+    /// A list of document objects.
+    pub documents: Option<&'a Json>,
+    /// Ends the prompt with the header of the assistant's turn.
+    pub add_generation_prompt: bool,
+    /// Leaves the final message open.
+    pub continue_final_message: bool,
+    /// `chat_template_kwargs`: further variables; they win over special tokens.
+    pub kwargs: &'a Map<String, Json>,
+    /// A template by name; by default transformers' choice.
+    pub template_name: Option<&'a str>,
+    /// The time that `strftime_now` reads.
+    pub now: CivilTime,
+}
+
+struct Template {
+    source: String,
+    content_format: ContentFormat,
+}
+
+/// The compiled templates of one model; used for any number of requests.
+pub struct ChatTemplates {
+    env: Environment<'static>,
+    templates: HashMap<String, Template>,
+    special: Vec<(String, Json)>,
+    rules: MessageRules,
+}
+
+impl fmt::Debug for ChatTemplates {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<_> = self.templates.keys().collect();
+        f.debug_struct("ChatTemplates").field("names", &names).finish_non_exhaustive()
+    }
+}
+
+impl ChatTemplates {
+    /// Compiles `(name, source)` pairs; a model's only template is named "default".
+    ///
+    /// # Errors
+    /// When a template is no valid one for transformers, or cannot be rendered exactly here.
+    pub fn compile(
+        sources: &[(String, String)],
+        special: SpecialTokens,
+    ) -> Result<Self, TemplateError> {
+        if sources.is_empty() || sources.len() > TEMPLATES_MAX {
+            return Err(TemplateError::NoTemplate);
+        }
+        let mut env = environment();
+        let mut templates = HashMap::new();
+        for (name, source) in sources {
+            if source.len() > SOURCE_BYTES_MAX {
+                return Err(TemplateError::TooLong {
+                    name: name.clone(),
+                    bytes: source.len(),
+                    bytes_max: SOURCE_BYTES_MAX,
+                });
+            }
+            let written = transpile(source).map_err(|error| template_error(name, error))?;
+            env.add_template_owned(name.clone(), written.source)
+                .map_err(|error| engine_error(name, &error))?;
+            let template = Template {
+                source: source.clone(),
+                content_format: written.content_format,
+            };
+            templates.insert(name.clone(), template);
+        }
+        Ok(Self {
+            env,
+            templates,
+            special: special_variables(special),
+            rules: MessageRules::default(),
+        })
+    }
+
+    /// The same templates under another version's message rules.
+    #[must_use]
+    pub fn with_rules(mut self, rules: MessageRules) -> Self {
+        self.rules = rules;
+        self
+    }
+
+    /// The content format of the default template, as vLLM would detect it.
+    #[must_use]
+    pub fn content_format(&self) -> ContentFormat {
+        let default = self.templates.get("default");
+        let template = default.or_else(|| self.templates.values().next());
+        template.map_or(ContentFormat::String, |template| template.content_format)
+    }
+
+    /// Renders one conversation.
+    ///
+    /// # Errors
+    /// Where transformers raises, and where a limit is met.
+    pub fn render(
+        &self,
+        chat: &ChatRequest<'_>,
+        limits: &RenderLimits,
+    ) -> Result<String, RenderError> {
+        let name = self.select(chat)?;
+        let template = self.templates.get(name).ok_or(RenderError::NoSuchTemplate)?;
+        let depth_max = limits.value_depth_max.min(VALUE_DEPTH_MAX);
+        let mut messages = self.messages(chat.messages)?;
+        let continued = match chat.continue_final_message {
+            true if chat.add_generation_prompt => {
+                return Err(RenderError::Conversation(ConversationError::ContinueAndPrompt));
+            }
+            true => Some(tag_final_message(&mut messages, &template.source)?),
+            false => None,
+        };
+        let context = self.context(chat, &messages, depth_max)?;
+        let rendered = self.run(name, context, limits)?;
+        match continued {
+            Some(final_text) => cut_at_tag(rendered, &final_text),
+            None => Ok(rendered),
+        }
+    }
+
+    /// The template's name, chosen as `get_chat_template` does.
+    fn select<'a>(&'a self, chat: &ChatRequest<'a>) -> Result<&'a str, RenderError> {
+        let is_single = self.templates.len() == 1;
+        if let Some(name) = chat.template_name {
+            return match self.templates.get_key_value(name) {
+                Some((name, _)) => Ok(name),
+                None => Err(RenderError::NoSuchTemplate),
+            };
+        }
+        let has_tools = chat.tools.is_some_and(|tools| !tools.is_null());
+        if has_tools && self.templates.contains_key("tool_use") {
+            return Ok("tool_use");
+        }
+        if self.templates.contains_key("default") {
+            return Ok("default");
+        }
+        match self.templates.keys().next() {
+            Some(name) if is_single => Ok(name),
+            _ => Err(RenderError::NoSuchTemplate),
+        }
+    }
+
+    /// The messages as the template sees them.
+    fn messages<'a>(&self, json: &'a Json) -> Result<Vec<Message<'a>>, RenderError> {
+        let shape = RenderError::Conversation(ConversationError::MessagesShape);
+        let Some(list) = json.as_array() else {
+            return Err(shape);
+        };
+        if list.is_empty() {
+            return Err(RenderError::Conversation(ConversationError::Empty));
+        }
+        let mut messages = Vec::with_capacity(list.len());
+        for message in list {
+            let fields = message.as_object().ok_or_else(|| shape.clone())?;
+            messages.push(Message::new(fields, self.rules));
+        }
+        Ok(messages)
+    }
+
+    fn context(
+        &self,
+        chat: &ChatRequest<'_>,
+        messages: &[Message<'_>],
+        depth_max: usize,
+    ) -> Result<Value, RenderError> {
+        let too_deep = RenderError::TooDeep { depth_max };
+        let convert = |json: &Json| to_value(json, depth_max).ok_or_else(|| too_deep.clone());
+        let mut variables: HashMap<String, Value> = HashMap::new();
+        for (name, value) in self.special.iter().map(|(name, value)| (name, value)).chain(chat.kwargs) {
+            variables.insert(name.clone(), convert(value)?);
+        }
+        let objects = |json: Option<&Json>, error| match json {
+            None | Some(Json::Null) => Ok(Value::from(())),
+            Some(Json::Array(items)) if items.iter().all(Json::is_object) => {
+                let items = items.iter().map(convert);
+                Ok(Value::from(items.collect::<Result<Vec<_>, _>>()?))
+            }
+            Some(_) => Err(RenderError::Conversation(error)),
+        };
+        let tools = objects(chat.tools, ConversationError::ToolsShape)?;
+        let documents = objects(chat.documents, ConversationError::DocumentsShape)?;
+        let messages = messages.iter().map(|message| message.to_value(depth_max));
+        let messages: Option<Vec<_>> = messages.collect();
+        let fixed = [
+            ("messages", Value::from(messages.ok_or(too_deep.clone())?)),
+            ("tools", tools),
+            ("documents", documents),
+            ("add_generation_prompt", Value::from(chat.add_generation_prompt)),
+            (NOW_KEY, Value::from_object(Now(chat.now))),
+        ];
+        for (name, value) in fixed {
+            if variables.insert(name.to_owned(), value).is_some() && name != NOW_KEY {
+                let reason = format!("{name} was given twice");
+                return Err(RenderError::Operation(reason));
+            }
+        }
+        Ok(Value::from_object(Root(variables)))
+    }
+
+    fn run(
+        &self,
+        name: &str,
+        context: Value,
+        limits: &RenderLimits,
+    ) -> Result<String, RenderError> {
+        let with_fuel;
+        let env = if self.env.fuel() == Some(limits.fuel) {
+            &self.env
+        } else {
+            let mut env = self.env.clone();
+            env.set_fuel(Some(limits.fuel));
+            with_fuel = env;
+            &with_fuel
+        };
+        let template = env.get_template(name).map_err(|_| RenderError::NoSuchTemplate)?;
+        let mut out = BoundedWriter {
+            bytes: Vec::new(),
+            bytes_max: limits.output_bytes_max,
+            is_full: false,
+        };
+        let result = template.render_captured_to(context, &mut out);
+        if out.is_full {
+            return Err(RenderError::OutputTooLong {
+                bytes_max: limits.output_bytes_max,
+            });
+        }
+        result.map_err(|error| render_error(&error))?;
+        // minijinja writes whole strings only.
+        String::from_utf8(out.bytes).map_err(|_| RenderError::Operation("not UTF-8".to_owned()))
+    }
+}
+
+/// The environment that transformers builds, with Python's behaviour in it.
+fn environment() -> Environment<'static> {
+    let mut env = Environment::empty();
+    // The transpiler has resolved white space; here text is text.
+    let syntax = SyntaxConfig::builder()
+        .block_delimiters(BLOCK.0, BLOCK.1)
+        .variable_delimiters(PRINT.0, PRINT.1)
+        .comment_delimiters(COMMENT.0, COMMENT.1)
+        .keep_trailing_newline(true)
+        .build();
+    if let Ok(syntax) = syntax {
+        env.set_syntax(syntax);
+    }
+    env.set_undefined_behavior(UndefinedBehavior::Lenient);
+    env.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
+    env.set_recursion_limit(CALL_DEPTH_MAX);
+    env.set_debug(false);
+    env.set_fuel(Some(RenderLimits::default().fuel));
+    env.set_unknown_method_callback(methods::call_method);
+    env.set_formatter(|out, _state, value| {
+        match value.as_str() {
+            Some(text) => out.write_str(text)?,
+            None => out.write_str(&repr::to_str(value)?)?,
+        }
+        Ok(())
+    });
+    for (name, filter) in FILTERS.into_iter().chain(HELPERS) {
+        env.add_filter(name, native(filter));
+    }
+    for (name, test) in TESTS.into_iter().chain(MORE_TESTS) {
+        env.add_test(name, native(test));
+    }
+    for (name, function) in GLOBALS {
+        env.add_function(name, native(function));
+    }
+    env
+}
+
+/// Adapts a function over raw arguments to minijinja's typed ones.
+fn native(
+    function: Native,
+) -> impl Fn(
+    &mut minijinja::State<'_, '_>,
+    minijinja::value::Rest<minijinja::value::ValueOrKwargs>,
+) -> Result<Value, Error>
++ Send
++ Sync
++ 'static {
+    move |state, args| function(state, &args.into_values())
+}
+
+/// The variables that a render starts with.
+#[derive(Debug)]
+struct Root(HashMap<String, Value>);
+
+impl Object for Root {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Map
+    }
+
+    fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
+        self.get_value_by_str(key.as_str()?)
+    }
+
+    fn get_value_by_str(self: &Arc<Self>, key: &str) -> Option<Value> {
+        self.0.get(key).cloned()
+    }
+}
+
+/// One message: the request's fields, and changes to them.
+struct Message<'a> {
+    fields: Vec<(&'a str, Field<'a>)>,
+}
+
+enum Field<'a> {
+    Given(&'a Json),
+    Changed(Json),
+}
+
+impl Field<'_> {
+    fn json(&self) -> &Json {
+        match self {
+            Field::Given(json) => json,
+            Field::Changed(json) => json,
+        }
+    }
+}
+
+impl<'a> Message<'a> {
+    fn new(given: &'a Map<String, Json>, rules: MessageRules) -> Self {
+        let mut fields = Vec::with_capacity(given.len() + 2);
+        let is_kept = |value: &Json| rules == MessageRules::V4 || !value.is_null();
+        let kept = given.iter().filter(|(_, value)| is_kept(value));
+        fields.extend(kept.map(|(name, value)| (name.as_str(), Field::Given(value))));
+        let mut message = Self { fields };
+        if rules == MessageRules::V5 {
+            message.alias_reasoning(given);
+        }
+        message
+    }
+
+    /// `{"thinking": r, **message, "reasoning_content": r}`, where the message has reasoning by any name.
+    fn alias_reasoning(&mut self, given: &'a Map<String, Json>) {
+        let found = REASONING_FIELDS.iter().find_map(|name| given.get(*name).filter(|v| !v.is_null()));
+        let Some(reasoning) = found else {
+            return;
+        };
+        if self.position("thinking").is_none() {
+            self.fields.insert(0, ("thinking", Field::Given(reasoning)));
+        }
+        match self.position("reasoning_content").and_then(|at| self.fields.get_mut(at)) {
+            Some((_, field)) => *field = Field::Given(reasoning),
+            None => self.fields.push(("reasoning_content", Field::Given(reasoning))),
+        }
+    }
+
+    fn position(&self, name: &str) -> Option<usize> {
+        self.fields.iter().position(|(field, _)| *field == name)
+    }
+
+    fn to_value(&self, depth_max: usize) -> Option<Value> {
+        // The list of messages and the message itself are two levels.
+        let depth = depth_max.checked_sub(2)?;
+        let fields = self.fields.iter();
+        let fields = fields.map(|(name, field)| {
+            Some((Value::from(*name), to_value(field.json(), depth)?))
+        });
+        Some(Value::from_object(PyDict::new(fields.collect::<Option<Vec<_>>>()?)))
+    }
+}
+
+fn special_variables(special: SpecialTokens) -> Vec<(String, Json)> {
+    let named = [
+        ("bos_token", special.bos_token),
+        ("eos_token", special.eos_token),
+        ("pad_token", special.pad_token),
+        ("unk_token", special.unk_token),
+    ];
+    let named = named.into_iter().filter_map(|(name, token)| Some((name.to_owned(), Json::String(token?))));
+    named.chain(special.extra).collect()
+}
+
+/// Appends the tag to the last text of the final message; gives that text.
+fn tag_final_message(messages: &mut [Message<'_>], source: &str) -> Result<String, RenderError> {
+    let nothing = RenderError::Conversation(ConversationError::NothingToContinue);
+    let last = messages.last_mut().ok_or_else(|| nothing.clone())?;
+    let at = last.position("content").ok_or_else(|| nothing.clone())?;
+    let (_, field) = last.fields.get_mut(at).ok_or_else(|| nothing.clone())?;
+    if !source.contains("content") {
+        return Err(nothing);
+    }
+    match field.json() {
+        Json::String(text) => {
+            let text = text.clone();
+            *field = Field::Changed(Json::String(format!("{text}{CONTINUE_TAG}")));
+            Ok(text)
+        }
+        Json::Array(parts) => {
+            let mut parts = parts.clone();
+            for part in parts.iter_mut().rev() {
+                let Some(slot) = part.get_mut("text") else {
+                    continue;
+                };
+                let text = slot.as_str().ok_or_else(|| nothing.clone())?.to_owned();
+                *slot = Json::String(format!("{text}{CONTINUE_TAG}"));
+                *field = Field::Changed(Json::Array(parts));
+                return Ok(text);
+            }
+            Err(nothing)
+        }
+        _ => Err(nothing),
+    }
+}
+
+/// Cuts the prompt where the final message ends.
+fn cut_at_tag(mut rendered: String, final_text: &str) -> Result<String, RenderError> {
+    let dropped = RenderError::Conversation(ConversationError::FinalMessageDropped);
+    let bare_tag = CONTINUE_TAG.trim_end();
+    if !rendered.contains(text::strip(final_text, None, Ends::Both)) {
+        return Err(dropped);
+    }
+    let at = rendered.rfind(bare_tag).ok_or(dropped)?;
+    let keeps_space = rendered.get(at..).is_some_and(|tail| tail.starts_with(CONTINUE_TAG));
+    rendered.truncate(at);
+    if !keeps_space {
+        rendered.truncate(text::strip(&rendered, None, Ends::Right).len());
+    }
+    Ok(rendered)
+}
+
+/// A byte sink that stops at a limit.
+struct BoundedWriter {
+    bytes: Vec<u8>,
+    bytes_max: usize,
+    is_full: bool,
+}
+
+impl std::io::Write for BoundedWriter {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        if self.bytes.len().saturating_add(bytes.len()) > self.bytes_max {
+            self.is_full = true;
+            return Err(std::io::ErrorKind::OutOfMemory.into());
+        }
+        self.bytes.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+fn template_error(name: &str, error: TranspileError) -> TemplateError {
+    let TranspileError { line, is_invalid, reason } = error;
+    let name = name.to_owned();
+    if is_invalid {
+        TemplateError::Syntax { name, line, reason }
+    } else {
+        TemplateError::Refused { name, line, reason }
+    }
+}
+
+/// What the transpiler wrote, but minijinja does not take: its own limits.
+fn engine_error(name: &str, error: &Error) -> TemplateError {
+    TemplateError::Refused {
+        name: name.to_owned(),
+        line: 0,
+        reason: format!("the template engine: {error}"),
+    }
+}
+
+fn render_error(error: &Error) -> RenderError {
+    let mut source: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(current) = source {
+        if let Some(Raised(message)) = current.downcast_ref::<Raised>() {
+            return RenderError::Raised(message.clone());
+        }
+        if let Some(inner) = current.downcast_ref::<Error>() {
+            if inner.kind() == ErrorKind::OutOfFuel {
+                return RenderError::OutOfFuel;
+            }
+        }
+        source = current.source();
+    }
+    RenderError::Operation(error.to_string())
+}

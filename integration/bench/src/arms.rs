@@ -1,0 +1,94 @@
+//! The three Envoys that are compared.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use serde_json::json;
+use warmpath_harness::{Bootstrap, EnvoyOptions, EnvoyProcess, FilterOptions, HarnessError, Variant};
+
+/// The filter has its tokenizer by then, or something is wrong.
+const BUNDLE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Backends that the filter chooses from; all are the one responder.
+const BACKENDS: u16 = 8;
+
+/// What sits in Envoy's filter chain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Nothing: bodies stream through.
+    Plain,
+    /// Envoy's native buffer filter: what waiting for the body costs by itself.
+    Buffer,
+    /// Warmpath.
+    Warmpath,
+}
+
+impl Kind {
+    /// Its name in tables.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Plain => "plain Envoy",
+            Self::Buffer => "buffer filter",
+            Self::Warmpath => "Warmpath",
+        }
+    }
+}
+
+/// One running Envoy.
+pub struct Arm {
+    /// What it runs.
+    pub kind: Kind,
+    /// The process.
+    pub envoy: EnvoyProcess,
+}
+
+/// Starts all three in front of `responder` and waits for Warmpath's tokenizer.
+pub async fn start(responder: SocketAddr) -> anyhow::Result<Vec<Arm>> {
+    // Loopback addresses of their own make eight backends of one listener.
+    let backends: Vec<SocketAddr> = (1..=BACKENDS)
+        .map(|host| SocketAddr::from(([127, 0, 0, host as u8], responder.port())))
+        .collect();
+    let variant = Variant::OverrideHost;
+    let plain = EnvoyOptions { concurrency: 1, ..EnvoyOptions::plain(variant, &backends) };
+    let mut buffer = plain.clone();
+    buffer.filter = Some(FilterOptions::built("kv_cost")?);
+    let warmpath = EnvoyOptions { edit: |_| Ok(()), ..buffer.clone() };
+    buffer.edit = use_buffer_filter;
+    let mut arms = Vec::new();
+    for (kind, options) in
+        [(Kind::Plain, plain), (Kind::Buffer, buffer), (Kind::Warmpath, warmpath)]
+    {
+        let envoy = EnvoyProcess::start(&options)
+            .await
+            .with_context(|| format!("the Envoy with {} did not start", kind.label()))?;
+        arms.push(Arm { kind, envoy });
+    }
+    for arm in arms.iter().filter(|arm| arm.kind == Kind::Warmpath) {
+        wait_for_bundle(&arm.envoy).await?;
+    }
+    Ok(arms)
+}
+
+fn use_buffer_filter(bootstrap: &mut Bootstrap) -> Result<(), HarnessError> {
+    bootstrap.replace_filter(json!({
+        "name": "envoy.filters.http.buffer",
+        "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.filters.http.buffer.v3.Buffer",
+            "max_request_bytes": 16_777_216,
+        },
+    }))
+}
+
+async fn wait_for_bundle(envoy: &EnvoyProcess) -> anyhow::Result<()> {
+    let deadline = Instant::now() + BUNDLE_TIMEOUT;
+    while Instant::now() < deadline {
+        let stats = envoy.stats().await?;
+        // One VM a worker, and one for Envoy's main thread.
+        if stats.get("wasmcustom.warmpath_bundles_loaded_total").copied().unwrap_or(0) >= 2 {
+            return Ok(());
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    bail!("the filter did not load its bundle; the end of Envoy's log:\n{}", envoy.log())
+}

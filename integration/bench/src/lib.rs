@@ -1,1 +1,0 @@
-//! Latency and throughput of the filter in Envoy.

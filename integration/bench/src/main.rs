@@ -1,0 +1,59 @@
+//! Latency and throughput of the filter in Envoy, against Envoy's own buffer filter.
+//!
+//! Three Envoys with one worker each run side by side in front of one responder: plain, with
+//! Envoy's native buffer filter, and with Warmpath. Requests alternate between them, so that a
+//! change in the machine's speed meets all three alike; what counts is the difference within one
+//! run. Prints tables, and with `--page FILE` writes them with machine, commit, seed and command.
+
+mod arms;
+mod latency;
+mod page;
+mod throughput;
+mod wire;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+/// What the filter adds to a request, measured in a real Envoy.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Options {
+    /// Requests of each size, kind and arm.
+    #[arg(long, default_value_t = 1_000)]
+    requests: u32,
+    /// Seconds of each throughput round.
+    #[arg(long, default_value_t = 2.0)]
+    round_s: f64,
+    /// Everything random follows from it.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Writes the results to this file too.
+    #[arg(long)]
+    page: Option<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    match run(&Options::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("warmpath-bench: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(options: &Options) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Runtime::new()?;
+    let responder = wire::Responder::start()?;
+    let arms = runtime.block_on(arms::start(responder.address()))?;
+    let latencies = latency::measure(&arms, options.requests, options.seed)?;
+    let throughputs = throughput::measure(&arms, options.round_s, options.seed)?;
+    println!("{}\n\n{}", latency::table(&latencies), throughput::table(&throughputs));
+    if let Some(path) = &options.page {
+        let command = std::env::args().skip(1).collect::<Vec<_>>().join(" ");
+        page::write(path, &command, options.seed, &latencies, &throughputs)?;
+    }
+    Ok(())
+}

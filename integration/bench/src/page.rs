@@ -1,0 +1,54 @@
+//! The page that says what was measured, where and how.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::Context;
+
+use crate::latency::{self, Latency};
+use crate::throughput::{self, Throughput};
+
+/// Writes the page.
+pub fn write(
+    path: &Path,
+    command: &str,
+    seed: u64,
+    latencies: &[Latency],
+    throughputs: &[Throughput],
+) -> anyhow::Result<()> {
+    let page = format!(
+        "# What the filter costs\n\n\
+        Written by `warmpath-bench {command}` (`make bench`). One Envoy worker an arm, keep-alive \
+        connections over loopback, the arms alternating request by request; times are whole requests as \
+        the client sees them, in microseconds. *Added* is Warmpath less Envoy's native buffer filter, \
+        which waits for the body too. *First sight*: every request has a new text; *repeated*: the \
+        same text each time.\n\n\
+        - machine: {}\n- commit: {}\n- seed: {seed}\n\n\
+        ## Latency\n\n{}\n\n## Throughput\n\n{}\n",
+        machine(),
+        commit(),
+        latency::table(latencies),
+        throughput::table(throughputs),
+    );
+    fs::write(path, page).with_context(|| path.display().to_string())
+}
+
+fn machine() -> String {
+    let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpu
+        .lines()
+        .find_map(|line| line.strip_prefix("model name")?.split_once(':'))
+        .map_or("unknown processor", |(_, name)| name.trim());
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    format!("{model}, {cores} cores, shared with others")
+}
+
+fn commit() -> String {
+    let output = Command::new("git").args(["describe", "--always", "--dirty"]).output();
+    let text = output.ok().filter(|output| output.status.success());
+    text.map_or_else(
+        || "unknown".to_owned(),
+        |output| String::from_utf8_lossy(&output.stdout).trim().to_owned(),
+    )
+}

@@ -1,0 +1,64 @@
+//! The wall clock, scaled to model time.
+//!
+//! The only place of the crate that reads a clock for anything but log lines and `created` stamps.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::model::SimTime;
+
+/// Maps between wall-clock instants and model time.
+#[derive(Clone, Copy, Debug)]
+pub struct ScaledClock {
+    started: Instant,
+    speed: f64,
+}
+
+impl ScaledClock {
+    /// A clock at model time zero that runs `speed` times as fast as the wall's.
+    #[must_use]
+    pub fn start(speed: f64) -> Self {
+        Self { started: Instant::now(), speed }
+    }
+
+    /// Model time now.
+    #[must_use]
+    pub fn now(&self) -> SimTime {
+        self.time_at(Instant::now())
+    }
+
+    fn time_at(&self, instant: Instant) -> SimTime {
+        let wall = instant.saturating_duration_since(self.started);
+        SimTime::from_secs_f64(wall.as_secs_f64() * self.speed)
+    }
+
+    /// The first instant at which [`Self::now`] has reached `time`.
+    #[must_use]
+    pub fn instant_of(&self, time: SimTime) -> Instant {
+        // One wall nanosecond rounded away is `speed` nanoseconds of model time; the margin makes
+        // sure that whoever sleeps until then does not wake to find it is too early.
+        let wall = Duration::try_from_secs_f64(time.as_secs_f64() / self.speed)
+            .unwrap_or(Duration::from_secs(u32::MAX.into()));
+        self.started + wall + Duration::from_nanos(2)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sleeping_until_a_model_time_reaches_it() {
+        for speed in [0.1, 1.0, 7.0, 10.0, 1000.0] {
+            let clock = ScaledClock::start(speed);
+            for nanos in [0, 1, 999, 123_456_789, 3_600_000_000_007] {
+                let time = SimTime::from_nanos(nanos);
+                let reached = clock.time_at(clock.instant_of(time));
+                assert!(reached >= time, "{nanos} ns at speed {speed}");
+                let late_nanos = (reached - time).as_nanos() as f64;
+                assert!(late_nanos <= 4.0 * speed.max(1.0), "{nanos} ns at speed {speed}");
+            }
+        }
+    }
+}

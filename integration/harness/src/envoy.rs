@@ -1,0 +1,313 @@
+//! One running Envoy and its admin interface.
+//!
+//! In: which bootstrap, which engines, which filter settings. Out: the address that clients talk to,
+//! Envoy's statistics and its log. Envoy ends when the value is dropped.
+
+use std::collections::BTreeMap;
+use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::bootstrap::{Bootstrap, Variant, merge};
+use crate::http::HttpClient;
+use crate::process::ChildProcess;
+use crate::{HarnessError, paths};
+
+/// How to run the filter.
+#[derive(Debug, Clone)]
+pub struct FilterOptions {
+    /// The module.
+    pub wasm: PathBuf,
+    /// The demo model's bundle; `None` leaves the filter without a tokenizer.
+    pub bundle: Option<PathBuf>,
+    /// The routing policy.
+    pub policy: String,
+    /// Merged into the filter's configuration last (RFC 7396).
+    pub config_patch: Value,
+}
+
+impl FilterOptions {
+    /// The filter that `make filter` builds, with the demo model's bundle.
+    pub fn built(policy: &str) -> Result<Self, HarnessError> {
+        Ok(Self {
+            wasm: paths::wasm()?,
+            bundle: Some(paths::demo_bundle()?),
+            policy: policy.to_owned(),
+            config_patch: json!({}),
+        })
+    }
+}
+
+/// How to run Envoy.
+#[derive(Debug, Clone)]
+pub struct EnvoyOptions {
+    /// Which bootstrap.
+    pub variant: Variant,
+    /// The engines' addresses.
+    pub engines: Vec<SocketAddr>,
+    /// Worker threads.
+    pub concurrency: u32,
+    /// The filter; `None` runs plain Envoy.
+    pub filter: Option<FilterOptions>,
+    /// The port for clients; 0 lets the system choose.
+    pub public_port: u16,
+    /// Envoy's log level.
+    pub log_level: String,
+    /// The last edit before Envoy starts, for what no other option covers.
+    pub edit: fn(&mut Bootstrap) -> Result<(), HarnessError>,
+}
+
+impl EnvoyOptions {
+    /// Two workers in front of `engines`, without the filter.
+    pub fn plain(variant: Variant, engines: &[SocketAddr]) -> Self {
+        Self {
+            variant,
+            engines: engines.to_vec(),
+            concurrency: 2,
+            filter: None,
+            public_port: 0,
+            log_level: "warning".to_owned(),
+            edit: |_| Ok(()),
+        }
+    }
+
+    /// Two workers in front of `engines`, with the filter.
+    pub fn with_filter(variant: Variant, engines: &[SocketAddr], filter: FilterOptions) -> Self {
+        Self { filter: Some(filter), ..Self::plain(variant, engines) }
+    }
+
+    fn bootstrap(&self, internal_port: u16) -> Result<Bootstrap, HarnessError> {
+        let mut bootstrap = Bootstrap::load(self.variant)?;
+        bootstrap.set_listener_port("public", self.public_port)?;
+        bootstrap.set_admin_port(0)?;
+        bootstrap.set_internal_port(internal_port)?;
+        match &self.filter {
+            Some(filter) => {
+                bootstrap.set_engines(&self.engines)?;
+                bootstrap.set_wasm(&filter.wasm)?;
+                bootstrap.set_bundle(filter.bundle.as_deref())?;
+                let config = bootstrap.filter_config_mut()?;
+                config["policy"] = json!(filter.policy);
+                merge(config, &filter.config_patch);
+            }
+            None => {
+                bootstrap.remove_filter()?;
+                bootstrap.set_engines(&self.engines)?;
+                bootstrap.set_bundle(None)?;
+            }
+        }
+        (self.edit)(&mut bootstrap)?;
+        Ok(bootstrap)
+    }
+}
+
+/// Envoy's counters and gauges by name, as its admin interface prints them.
+pub type Stats = BTreeMap<String, u64>;
+
+/// A running Envoy.
+#[derive(Debug)]
+pub struct EnvoyProcess {
+    process: ChildProcess,
+    admin: SocketAddr,
+    public: SocketAddr,
+    internal: SocketAddr,
+    client: HttpClient,
+    // Holds the configuration and the log; removed with the value.
+    dir: TempDir,
+}
+
+/// How long Envoy may take to start: the module is compiled first, on a machine that may be busy.
+const START_TIMEOUT: Duration = Duration::from_secs(90);
+/// Another program may take the port chosen for the internal listener before Envoy does.
+const START_ATTEMPTS: u32 = 3;
+
+impl EnvoyProcess {
+    /// Starts Envoy and waits until it takes requests.
+    pub async fn start(options: &EnvoyOptions) -> Result<Self, HarnessError> {
+        let mut attempt = 1;
+        loop {
+            match Self::start_once(options).await {
+                Err(HarnessError::NotReady { log_tail, .. })
+                    if attempt < START_ATTEMPTS && log_tail.contains("Address already in use") =>
+                {
+                    attempt += 1;
+                }
+                result => return result,
+            }
+        }
+    }
+
+    async fn start_once(options: &EnvoyOptions) -> Result<Self, HarnessError> {
+        let dir = tempfile::Builder::new()
+            .prefix("warmpath-envoy-")
+            .tempdir()
+            .map_err(HarnessError::file(std::env::temp_dir()))?;
+        let internal_port = free_port()?;
+        let config = dir.path().join("envoy.json");
+        std::fs::write(&config, options.bootstrap(internal_port)?.to_json())
+            .map_err(HarnessError::file(&config))?;
+        let admin_file = dir.path().join("admin");
+        let log = dir.path().join("envoy.log");
+        let arguments = [
+            "--config-path".to_owned(),
+            config.display().to_string(),
+            "--admin-address-path".to_owned(),
+            admin_file.display().to_string(),
+            "--concurrency".to_owned(),
+            options.concurrency.to_string(),
+            "--log-level".to_owned(),
+            options.log_level.clone(),
+            // Hot restart keeps shared memory by a number that a second Envoy would collide with.
+            "--disable-hot-restart".to_owned(),
+        ];
+        let mut process = ChildProcess::start(&paths::envoy()?, &arguments, &log)?;
+        let client = HttpClient::new();
+        let started = Instant::now();
+        let admin = loop {
+            if let Some(address) = ready(&client, &admin_file).await {
+                break address;
+            }
+            let ended = process.ended();
+            if ended.is_some() || started.elapsed() > START_TIMEOUT {
+                return Err(HarnessError::NotReady {
+                    program: "Envoy",
+                    waited: started.elapsed(),
+                    why: ended.unwrap_or_else(|| "it does not say that it is live".to_owned()),
+                    log_tail: process.log_tail(),
+                });
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        };
+        let public = listener_address(&client, admin, "public").await?;
+        let internal = SocketAddr::from(([127, 0, 0, 1], internal_port));
+        Ok(Self { process, admin, public, internal, client, dir })
+    }
+
+    /// Where clients send their requests.
+    pub fn public(&self) -> SocketAddr {
+        self.public
+    }
+
+    /// The internal listener.
+    pub fn internal(&self) -> SocketAddr {
+        self.internal
+    }
+
+    /// The admin interface.
+    pub fn admin(&self) -> SocketAddr {
+        self.admin
+    }
+
+    /// Envoy's process id.
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    /// The directory with Envoy's configuration, `envoy.json`.
+    pub fn dir(&self) -> &std::path::Path {
+        self.dir.path()
+    }
+
+    /// Envoy's log so far.
+    pub fn log(&self) -> String {
+        self.process.log()
+    }
+
+    /// How Envoy ended, or `None` while it runs.
+    pub fn ended(&mut self) -> Option<String> {
+        self.process.ended()
+    }
+
+    /// All counters and gauges.
+    pub async fn stats(&self) -> Result<Stats, HarnessError> {
+        let answer = self.client.get(self.admin, "/stats").await?;
+        Ok(parse_stats(&answer.text()))
+    }
+
+    /// One counter or gauge; 0 if Envoy does not have it, as before its first use.
+    pub async fn stat(&self, name: &str) -> Result<u64, HarnessError> {
+        Ok(self.stats().await?.get(name).copied().unwrap_or(0))
+    }
+
+    /// The metrics as Prometheus sees them.
+    pub async fn prometheus(&self) -> Result<String, HarnessError> {
+        Ok(self.client.get(self.admin, "/stats/prometheus").await?.text())
+    }
+
+    /// Waits until the statistics satisfy `condition`; `what` names it in the error.
+    pub async fn wait_for_stats(
+        &self,
+        what: &str,
+        timeout: Duration,
+        condition: impl Fn(&Stats) -> bool,
+    ) -> Result<Stats, HarnessError> {
+        let started = Instant::now();
+        loop {
+            let stats = self.stats().await?;
+            if condition(&stats) {
+                return Ok(stats);
+            }
+            if started.elapsed() > timeout {
+                let (what, waited) = (what.to_owned(), started.elapsed());
+                return Err(HarnessError::Timeout { what, waited });
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+async fn ready(client: &HttpClient, admin_file: &std::path::Path) -> Option<SocketAddr> {
+    let address: SocketAddr = std::fs::read_to_string(admin_file).ok()?.trim().parse().ok()?;
+    let answer = client.get(address, "/ready").await.ok()?;
+    (answer.status == 200).then_some(address)
+}
+
+async fn listener_address(
+    client: &HttpClient,
+    admin: SocketAddr,
+    name: &str,
+) -> Result<SocketAddr, HarnessError> {
+    let answer = client.get(admin, "/listeners?format=json").await?.json();
+    let listeners = answer["listener_statuses"].as_array().cloned().unwrap_or_default();
+    let address = listeners.iter().find(|listener| listener["name"] == name).and_then(|listener| {
+        let socket = &listener["local_address"]["socket_address"];
+        let port = u16::try_from(socket["port_value"].as_u64()?).ok()?;
+        Some(SocketAddr::new(socket["address"].as_str()?.parse().ok()?, port))
+    });
+    address.ok_or_else(|| HarnessError::Answer {
+        from: "Envoy's admin interface".to_owned(),
+        why: format!("no address of the listener {name} in {answer}"),
+    })
+}
+
+/// A port that was free a moment ago.
+fn free_port() -> Result<u16, HarnessError> {
+    let fail = HarnessError::file("a loopback port");
+    TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).map(|a| a.port()).map_err(fail)
+}
+
+/// Reads `name: value` lines; histograms, whose values are not numbers, are left out.
+fn parse_stats(text: &str) -> Stats {
+    text.lines()
+        .filter_map(|line| {
+            let (name, value) = line.rsplit_once(": ")?;
+            Some((name.to_owned(), value.parse().ok()?))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stats_are_counters_and_gauges() {
+        let stats = parse_stats("a.b: 3\nh: P0(nan,1.0) P25(nan,1.1)\nc_d: 18446744073709551615\n");
+        assert_eq!(stats.get("a.b"), Some(&3));
+        assert_eq!(stats.get("c_d"), Some(&u64::MAX));
+        assert_eq!(stats.len(), 2);
+    }
+}
