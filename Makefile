@@ -1,8 +1,9 @@
 # What a newcomer needs: Rust by rustup, a C compiler, Python 3 with venv, make. Everything else is fetched,
 # pinned and checked, into .cache/ and target/.
 #
-# All native programs and tests share one profile and one selection of packages, so that nothing is
-# compiled twice.
+# All native programs and tests share one profile. Cargo gives a dependency the features that the packages
+# of one command ask for together, test-only ones included when it builds tests; so `make test` builds its
+# programs and all of its tests in one selection of packages, and nothing is compiled twice.
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -15,6 +16,10 @@ TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 BIN := $(TARGET_DIR)/debug
 CARGO ?= cargo
 LOCKED ?= --locked
+NATIVE := --workspace --exclude warmpath-filter
+# What of each native package is built along with the programs; `make test` says --all-targets.
+BUILD ?= --bins
+IN_ENVOY := plain_envoy $(notdir $(basename $(wildcard integration/e2e/tests/*.rs)))
 # The filter's flags come from .cargo/config.toml, which a RUSTFLAGS variable would silently replace.
 WASM_CARGO := env -u RUSTFLAGS -u CARGO_ENCODED_RUSTFLAGS $(CARGO)
 WASM := $(TARGET_DIR)/wasm32-wasip1/wasm/warmpath_filter.wasm
@@ -35,7 +40,8 @@ demo: filter bundle native $(ENVOY) ## Round robin, least request and Warmpath s
 
 .PHONY: test
 test: ## Everything that CI runs: check, the tests in a real Envoy, a short run of the fuzz targets.
-	@tools/tally.sh $(MAKE) test-all
+	@tools/need.sh rust cc cxx python
+	@tools/tally.sh $(MAKE) test-all BUILD=--all-targets
 
 .PHONY: test-all
 test-all: check e2e fuzz-smoke
@@ -47,12 +53,12 @@ check: filter $(TOOLCHAIN) $(CRATES) ## Format, lints (native and wasm), docs, t
 	$(CARGO) clippy $(LOCKED) --quiet --workspace --all-targets -- -D warnings
 	$(WASM_CARGO) clippy $(LOCKED) --quiet -p warmpath-filter --profile wasm --target wasm32-wasip1 -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc $(LOCKED) --quiet --workspace --no-deps
-	$(CARGO) test $(LOCKED) --workspace --exclude warmpath-e2e -- --skip in_envoy::
+	$(CARGO) test $(LOCKED) $(NATIVE) --exclude warmpath-e2e -- --skip in_envoy::
 
 .PHONY: e2e
 e2e: filter bundle $(ENVOY) ## The tests in a real Envoy.
 	@for file in envoy/*.yaml; do .cache/envoy/bin/envoy --mode validate --log-level warning -c $$file; done
-	$(CARGO) test $(LOCKED) -p warmpath-harness -p warmpath-e2e
+	$(CARGO) test $(LOCKED) $(NATIVE) $(addprefix --test ,$(IN_ENVOY))
 
 .PHONY: fuzz-smoke
 fuzz-smoke: $(TOOLCHAIN) ## Ten seconds of each fuzz target.
@@ -70,7 +76,7 @@ filter: $(TOOLCHAIN) $(CRATES) ## Build the filter: .cache/warmpath.wasm.
 
 .PHONY: bundle
 bundle: native $(MODEL) ## Pack the demo model's tokenizer and chat template: .cache/demo.wpb.
-	@$(MAKE) .cache/demo.wpb
+	@$(MAKE) --silent .cache/demo.wpb
 
 .cache/demo.wpb: $(BIN)/warmpath-pack $(MODEL) examples/demo-model/chat_template.jinja
 	$(BIN)/warmpath-pack --model-dir .cache/demo-model --chat-template examples/demo-model/chat_template.jinja \
@@ -78,7 +84,7 @@ bundle: native $(MODEL) ## Pack the demo model's tokenizer and chat template: .c
 
 .PHONY: native
 native: $(TOOLCHAIN) $(CRATES)
-	@$(CARGO) build $(LOCKED) --workspace --exclude warmpath-filter --bins
+	@$(CARGO) build $(LOCKED) $(NATIVE) $(BUILD)
 
 .PHONY: fetch
 fetch: $(TOOLCHAIN) $(CRATES) $(ENVOY) $(MODEL) ## Download all that the other targets need.

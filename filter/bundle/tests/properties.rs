@@ -49,8 +49,6 @@ fn model_and_texts() -> impl Strategy<Value = (Model, Vec<String>)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
-
     #[test]
     fn ids_are_those_of_the_book((model, texts) in model_and_texts()) {
         let tokenizer = model.bundle(&[]).tokenizer;

@@ -3,16 +3,20 @@
 //! Unknown fields, wrong types and contradictions fail the configuration, never a request. All
 //! contradictions are reported at once, each with its path.
 
+use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
 use ahash::AHashSet;
 use serde::Deserialize;
+use serde_json::{Map, Value};
+use warmpath_template::ContentFormat;
 
 use crate::ids::{BackendId, BackendIndex};
 use crate::limits::{
-    BACKENDS_MAX, BODY_BYTES_MAX_CEILING, BODY_BYTES_MAX_DEFAULT, INDEX_BUCKETS_CEILING,
+    ADAPTERS_MAX, BACKENDS_MAX, BODY_BYTES_MAX_CEILING, BODY_BYTES_MAX_DEFAULT, INDEX_BUCKETS_CEILING,
     INDEX_BUCKETS_DEFAULT, MODELS_MAX, NAME_BYTES_MAX,
 };
+use crate::request::Api;
 use crate::score::Weights;
 
 /// How a backend is chosen.
@@ -45,6 +49,8 @@ pub struct Config {
     pub backends: Vec<Backend>,
     /// The models whose prompts are read.
     pub models: Vec<Model>,
+    /// The APIs whose prompts are read.
+    pub apis: Apis,
     /// Header that names a request's session, in lower case; set if and only if the policy is
     /// [`Policy::Session`].
     pub session_header: Option<String>,
@@ -88,10 +94,55 @@ pub struct Model {
     pub name: String,
     /// Other names by which requests ask for it.
     pub aliases: Vec<String>,
+    /// Names of LoRA adapters that the engines serve on top of it; their prefixes are their own.
+    pub adapters: Vec<String>,
     /// Tokens in one KV block of the engines.
     pub block_size_tokens: NonZeroU32,
+    /// How the engines prepare chats for the template.
+    pub chat: ChatConfig,
     /// Where the bundle is fetched.
     pub bundle: BundleSource,
+}
+
+impl Model {
+    /// The adapter that requests for `name` use.
+    #[must_use]
+    pub fn adapter(&self, name: &str) -> Option<&str> {
+        self.adapters.iter().find(|adapter| *adapter == name).map(String::as_str)
+    }
+}
+
+/// The engines' settings that change what a chat template gets.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ChatConfig {
+    /// Variables of the template unless the request sets them.
+    pub template_kwargs: Map<String, Value>,
+    /// The form of content; `None` where the engine tells by the template.
+    pub content_format: Option<ContentFormat>,
+    /// Whether tools stay out of the prompt when `tool_choice` forbids them.
+    pub hides_unused_tools: bool,
+}
+
+/// The APIs whose prompts are read; requests of others go by load.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Apis {
+    off: u16,
+}
+
+impl Apis {
+    /// Whether prompts of `api` are read.
+    #[must_use]
+    pub fn is_on(self, api: Api) -> bool {
+        self.off & Self::bit(api) == 0
+    }
+
+    fn switch_off(&mut self, api: Api) {
+        self.off |= Self::bit(api);
+    }
+
+    fn bit(api: Api) -> u16 {
+        1 << (api as u16)
+    }
 }
 
 /// A bundle's place: an Envoy cluster and a path there.
@@ -140,6 +191,8 @@ struct RawConfig {
     #[serde(default)]
     models: Vec<RawModel>,
     #[serde(default)]
+    apis: BTreeMap<String, bool>,
+    #[serde(default)]
     session_header: Option<String>,
     #[serde(default)]
     fallback_cluster: Option<String>,
@@ -170,8 +223,26 @@ struct RawModel {
     #[serde(default)]
     aliases: Vec<String>,
     #[serde(default)]
+    adapters: Vec<String>,
+    #[serde(default)]
+    chat_template_kwargs: Map<String, Value>,
+    #[serde(default)]
+    chat_template_content_format: RawContentFormat,
+    #[serde(default)]
+    exclude_tools_when_tool_choice_none: bool,
+    #[serde(default)]
     block_size_tokens: Option<u32>,
     bundle: RawBundle,
+}
+
+/// The values of the engine's own option.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum RawContentFormat {
+    #[default]
+    Auto,
+    String,
+    OpenAi,
 }
 
 #[derive(Deserialize)]
@@ -202,12 +273,13 @@ impl Config {
         Check::default().config(raw)
     }
 
-    /// The model that answers to `name`.
+    /// The model that answers to `name`, which may be one of its adapters.
     #[must_use]
     pub fn model_index(&self, name: &str) -> Option<usize> {
-        self.models
-            .iter()
-            .position(|model| model.name == name || model.aliases.iter().any(|alias| alias == name))
+        self.models.iter().position(|model| {
+            let mut others = model.aliases.iter().chain(&model.adapters);
+            model.name == name || others.any(|other| other == name)
+        })
     }
 
     /// The backend whose address is `address`.
@@ -264,6 +336,7 @@ impl Check {
         self.require(raw.kv_capacity_tokens != Some(0), "kv_capacity_tokens", "must not be 0");
         let backends = self.backends(raw.backends, raw.kv_capacity_tokens);
         let models = self.models(raw.models);
+        let apis = self.apis(&raw.apis);
         if let Some(cluster) = &raw.fallback_cluster {
             self.name("fallback_cluster", cluster);
         }
@@ -275,6 +348,7 @@ impl Check {
             policy: raw.policy,
             backends,
             models,
+            apis,
             session_header: raw.session_header,
             fallback_cluster: raw.fallback_cluster,
             body_bytes_max,
@@ -329,7 +403,9 @@ impl Check {
         for (index, model) in raw.into_iter().enumerate() {
             let path = |field: &str| format!("models[{index}].{field}");
             self.name(&path("name"), &model.name);
-            for name in std::iter::once(&model.name).chain(&model.aliases) {
+            self.at_most(&path("adapters"), model.adapters.len(), ADAPTERS_MAX);
+            let all = std::iter::once(&model.name).chain(&model.aliases).chain(&model.adapters);
+            for name in all {
                 self.name(&path("aliases"), name);
                 let is_new = names.insert(name.clone());
                 self.require(is_new, path("aliases"), "the name is taken by another model");
@@ -350,6 +426,16 @@ impl Check {
             checked.push(Model {
                 name: model.name,
                 aliases: model.aliases,
+                adapters: model.adapters,
+                chat: ChatConfig {
+                    template_kwargs: model.chat_template_kwargs,
+                    content_format: match model.chat_template_content_format {
+                        RawContentFormat::Auto => None,
+                        RawContentFormat::String => Some(ContentFormat::String),
+                        RawContentFormat::OpenAi => Some(ContentFormat::OpenAi),
+                    },
+                    hides_unused_tools: model.exclude_tools_when_tool_choice_none,
+                },
                 block_size_tokens: NonZeroU32::new(block_size).unwrap_or(NonZeroU32::MIN),
                 bundle: BundleSource {
                     authority: model.bundle.authority.unwrap_or_else(|| "warmpath".to_owned()),
@@ -375,6 +461,18 @@ impl Check {
             });
             self.require(token, PATH, "must be a header's name in lower case");
         }
+    }
+
+    fn apis(&mut self, raw: &BTreeMap<String, bool>) -> Apis {
+        let mut apis = Apis::default();
+        for (name, is_on) in raw {
+            let api = Api::ALL.into_iter().find(|api| api.name() == name);
+            self.require(api.is_some(), format!("apis.{name}"), "is no API that is known");
+            if let Some(api) = api.filter(|_| !is_on) {
+                apis.switch_off(api);
+            }
+        }
+        apis
     }
 
     fn name(&mut self, path: &str, name: &str) {

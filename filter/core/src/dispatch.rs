@@ -8,7 +8,7 @@ use crate::config::{Backend, Config};
 use crate::health;
 use crate::ids::{BackendIndex, NowMs};
 use crate::index::{Change, Holder, Index, Path, Touch};
-use crate::load::{Ledger, Ticket};
+use crate::load::{Ledger, Ticket, Work};
 use crate::residency::{self, Activity, Clock};
 use crate::route::{Decision, PlacedPrompt};
 use crate::score::Match;
@@ -118,9 +118,8 @@ impl<S: SharedStore> Writer<'_, S> {
             if let Some(prompt) = &prompt {
                 dispatched.changes = self.enter(backend, prompt, &prompt.matched, &mut written);
             }
-            let (pending, context) = prompt.as_ref().map_or((0, 0), load_share);
-            let (ticket, result) =
-                self.ledger.dispatch(self.store, self.now, backend.id, pending, context);
+            let work = prompt.as_ref().map_or_else(Work::default, work);
+            let (ticket, result) = self.ledger.dispatch(self.store, self.now, backend.id, work);
             written.lost_updates += u64::from(result.is_err());
             dispatched.ticket = Some(ticket);
         }
@@ -165,6 +164,9 @@ impl<S: SharedStore> Writer<'_, S> {
     ) -> (Written, Option<Verdict>) {
         let mut written = Written::default();
         if let Some(ticket) = dispatched.ticket.take() {
+            if outcome == Outcome::Answered {
+                self.learn_pace(&dispatched, &ticket, usage);
+            }
             let result = self.ledger.release(self.store, self.now, ticket);
             written.lost_updates += u64::from(result.is_err());
         }
@@ -195,7 +197,7 @@ impl<S: SharedStore> Writer<'_, S> {
         };
         self.decoded(backend, prompt, usage, &mut written);
         // What another backend than the pick had cached was not predicted.
-        let judged = dispatched.credited == dispatched.picked;
+        let judged = dispatched.credited == dispatched.picked && !prompt.is_approximate;
         let verdict = judged.then_some(Verdict {
             model_index: prompt.model_index,
             prompt_tokens: u32::try_from(prompt.prompt_tokens).unwrap_or(u32::MAX),
@@ -203,6 +205,18 @@ impl<S: SharedStore> Writer<'_, S> {
             usage,
         });
         (written, verdict)
+    }
+
+    /// Learns the backend's speed. Whoever else than the pick served is not the ticket's backend.
+    fn learn_pace(&mut self, dispatched: &Dispatched, ticket: &Ticket, usage: Option<Usage>) {
+        if let (Some(prompt), true) =
+            (&dispatched.prompt, dispatched.credited == dispatched.picked)
+        {
+            let prompt_tokens = u32::try_from(prompt.prompt_tokens).unwrap_or(u32::MAX);
+            let cached = usage.and_then(|usage| usage.cached_tokens);
+            let cached = cached.unwrap_or(prompt.cached_tokens);
+            self.ledger.learn_pace(ticket, prompt_tokens.saturating_sub(cached));
+        }
     }
 
     /// Takes back what was entered for the credited backend, and notes its failure.
@@ -294,9 +308,12 @@ impl<S: SharedStore> Writer<'_, S> {
     }
 }
 
-/// A prompt's share of its backend's load: prefill to do, and new KV memory.
-fn load_share(prompt: &PlacedPrompt) -> (u32, u32) {
+fn work(prompt: &PlacedPrompt) -> Work<'_> {
     let prompt_tokens = u32::try_from(prompt.prompt_tokens).unwrap_or(u32::MAX);
-    let uncached = prompt_tokens.saturating_sub(prompt.cached_tokens);
-    (uncached, uncached.saturating_add(prompt.output_tokens))
+    Work {
+        pending_prefill_tokens: prompt_tokens.saturating_sub(prompt.cached_tokens),
+        context_tokens: prompt_tokens.saturating_add(prompt.output_tokens),
+        hashes: &prompt.hashes,
+        block_size_tokens: prompt.block_size_tokens,
+    }
 }

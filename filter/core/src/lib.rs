@@ -6,7 +6,8 @@
 //! The read path, one file a stage, put together in [`route`]:
 //!
 //! 1. [`request`]: body bytes -> what is asked
-//! 2. [`model`]: prompt -> tokens, through the model's own chat template and tokenizer
+//! 2. [`model`]: prompt -> tokens, through the model's own chat template and tokenizer, after
+//!    [`conversation`] has prepared the messages as the engine does
 //! 3. [`blocks`]: tokens -> chained block hashes
 //! 4. [`index`]: hashes -> who holds how many leading blocks
 //! 5. [`residency`]: when they were last touched -> how likely they are still there
@@ -35,6 +36,7 @@
 pub mod answer;
 pub mod blocks;
 pub mod config;
+pub mod conversation;
 pub mod dispatch;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;

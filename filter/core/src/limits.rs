@@ -63,3 +63,16 @@ pub const SSE_LINE_BYTES_MAX: usize = 64 << 10;
 
 /// Length of a rendered prompt in bytes, relative to nothing: templates are outside input.
 pub const PROMPT_BYTES_MAX: usize = 32 << 20;
+
+/// Nesting of a request's JSON. Messages nest five levels deep, schemas of tools a few more.
+pub const JSON_DEPTH_MAX: usize = 128;
+
+/// JSON values in one request's body. 100,000 messages have 300,000; each takes about 50 bytes
+/// while it is read.
+pub const JSON_VALUES_MAX: usize = 1 << 20;
+
+/// Token ids in one request's body: twice the longest prompt that is matched whole.
+pub const TOKEN_IDS_MAX: usize = 2 << 20;
+
+/// LoRA adapters of one model.
+pub const ADAPTERS_MAX: usize = 1_024;

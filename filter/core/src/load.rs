@@ -4,10 +4,14 @@
 //! slot in the shared store, which it holds by a lease; readers sum the records of all live VMs.
 //! Nobody contends for a counter, and when a VM dies its counts end with its lease instead of
 //! leaking. Reads cost one store call a live VM, writes one.
+//!
+//! A prefix that several requests share lies in an engine's memory once. So each VM keeps, for
+//! itself, which prefixes its requests pin where, and counts each of them once; a prefix that is
+//! pinned through two VMs counts twice.
 
 use ahash::AHashMap;
 
-use crate::ids::{BackendId, NowMs};
+use crate::ids::{BackendId, BlockHash, NowMs};
 use crate::limits::{BACKENDS_MAX, VM_LEASE_MS, VM_SLOTS_MAX};
 use crate::store::{self, SharedStore, StoreError};
 use crate::wire::{KEY_PREFIX, Reader, Writer};
@@ -17,16 +21,20 @@ use crate::wire::{KEY_PREFIX, Reader, Writer};
 pub struct BackendLoad {
     /// Requests dispatched and not finished.
     pub running: u32,
+    /// Those of them without a first byte: their cost is their prefill, not yet their decoding.
+    pub prefilling: u32,
     /// Tokens those requests have yet to prefill: uncached tokens of requests without a first
     /// byte.
     pub pending_prefill_tokens: u32,
-    /// Tokens of context that those requests hold in KV memory, prompt and expected output.
+    /// Tokens of context that those requests hold in KV memory: each prefix once, and what each
+    /// has for itself, expected output included.
     pub context_tokens: u32,
 }
 
 impl BackendLoad {
     fn add(&mut self, other: Self) {
         self.running = self.running.saturating_add(other.running);
+        self.prefilling = self.prefilling.saturating_add(other.prefilling);
         self.pending_prefill_tokens =
             self.pending_prefill_tokens.saturating_add(other.pending_prefill_tokens);
         self.context_tokens = self.context_tokens.saturating_add(other.context_tokens);
@@ -34,6 +42,7 @@ impl BackendLoad {
 
     fn subtract(&mut self, other: Self) {
         self.running = self.running.saturating_sub(other.running);
+        self.prefilling = self.prefilling.saturating_sub(other.prefilling);
         self.pending_prefill_tokens =
             self.pending_prefill_tokens.saturating_sub(other.pending_prefill_tokens);
         self.context_tokens = self.context_tokens.saturating_sub(other.context_tokens);
@@ -43,12 +52,30 @@ impl BackendLoad {
 /// Load of all backends, summed over live VMs.
 pub type LoadTable = AHashMap<BackendId, BackendLoad>;
 
+/// What a request asks of a backend.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Work<'a> {
+    /// Tokens to prefill.
+    pub pending_prefill_tokens: u32,
+    /// Tokens of context in all, prompt and expected output.
+    pub context_tokens: u32,
+    /// Hashes of the prompt's full blocks.
+    pub hashes: &'a [BlockHash],
+    /// Tokens in a block.
+    pub block_size_tokens: u32,
+}
+
 /// A request's share of its backend's load, handed back to end it.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a ticket that is dropped leaks load: give it to Ledger::release"]
 pub struct Ticket {
     backend: BackendId,
+    /// The share without the pinned prefix.
     share: BackendLoad,
+    pins: Vec<BlockHash>,
+    pin_tokens: u32,
+    dispatched_at: NowMs,
+    first_byte_ms: Option<u64>,
 }
 
 impl Ticket {
@@ -59,19 +86,87 @@ impl Ticket {
     }
 }
 
+/// Tokens by which pinned prefixes are counted, where the block size allows: coarse enough that a
+/// prompt of 8k tokens has 32 pins, fine enough that what is missed of a shared prefix is small
+/// beside a prompt.
+const PIN_TOKENS: u32 = 256;
+
+/// The last hash of each whole step of a prompt, and the tokens of a step. As hashes are chained,
+/// an equal pin means an equal prefix.
+fn pins(hashes: &[BlockHash], block_size_tokens: u32) -> (impl Iterator<Item = BlockHash>, u32) {
+    let step_blocks = (PIN_TOKENS / block_size_tokens.max(1)).max(1);
+    let ends = hashes.chunks_exact(step_blocks as usize).filter_map(|step| step.last().copied());
+    (ends, step_blocks.saturating_mul(block_size_tokens))
+}
+
+/// Less prefill than this says little about a backend's speed: fixed parts of the time to the first
+/// byte outweigh it.
+const PACE_TOKENS_MIN: u32 = 512;
+
+/// Prefills in one window of a pace: enough that one of them met no queue.
+const PACE_SAMPLES: u32 = 8;
+
+/// Differences in pace below this are taken for noise.
+const SLOWNESS_MIN: f32 = 1.25;
+
+/// No backend counts as more than this many times as slow as the fastest, so that a wrong estimate
+/// cannot starve one.
+const SLOWNESS_MAX: f32 = 4.0;
+
+/// How fast a backend gets through prefill: the best time a token of the last one or two windows.
+/// Queues and other requests' decoding only ever add time, so the best is what the backend can do.
+#[derive(Clone, Copy, Debug)]
+struct Pace {
+    samples: u32,
+    best_ms_per_token: f32,
+    /// Of the window before.
+    last_ms_per_token: f32,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self { samples: 0, best_ms_per_token: f32::INFINITY, last_ms_per_token: f32::INFINITY }
+    }
+}
+
+impl Pace {
+    fn add(&mut self, tokens: u32, time_ms: u64) {
+        if self.samples == PACE_SAMPLES {
+            *self = Self { last_ms_per_token: self.best_ms_per_token, ..Self::default() };
+        }
+        self.samples += 1;
+        self.best_ms_per_token = self.best_ms_per_token.min(time_ms.max(1) as f32 / tokens as f32);
+    }
+
+    /// `None` before the first window is full.
+    fn ms_per_token(&self) -> Option<f32> {
+        let known = self.samples == PACE_SAMPLES || self.last_ms_per_token.is_finite();
+        known.then_some(self.best_ms_per_token.min(self.last_ms_per_token))
+    }
+}
+
 /// One VM's own counts and its place among the others.
 #[derive(Debug)]
 pub struct Ledger {
     nonce: u64,
     slot: Option<u32>,
     own: LoadTable,
+    /// How many of this VM's requests pin a prefix.
+    pinned: AHashMap<(BackendId, BlockHash), u32>,
+    paces: AHashMap<BackendId, Pace>,
 }
 
 impl Ledger {
     /// The ledger of a new VM; `nonce` tells it from all others, past ones included.
     #[must_use]
     pub fn new(nonce: u64) -> Self {
-        Self { nonce, slot: None, own: LoadTable::default() }
+        Self {
+            nonce,
+            slot: None,
+            own: LoadTable::default(),
+            pinned: AHashMap::default(),
+            paces: AHashMap::default(),
+        }
     }
 
     /// Counts a request against `backend` and publishes the record.
@@ -84,12 +179,68 @@ impl Ledger {
         store: &S,
         now: NowMs,
         backend: BackendId,
-        pending_prefill_tokens: u32,
-        context_tokens: u32,
+        work: Work<'_>,
     ) -> (Ticket, Result<(), StoreError>) {
-        let share = BackendLoad { running: 1, pending_prefill_tokens, context_tokens };
-        self.own.entry(backend).or_default().add(share);
-        (Ticket { backend, share }, self.publish(store, now))
+        let (ends, pin_tokens) = pins(work.hashes, work.block_size_tokens);
+        let pins: Vec<BlockHash> = ends.collect();
+        let mut new_pins = 0;
+        for &pin in &pins {
+            let count = self.pinned.entry((backend, pin)).or_insert(0);
+            new_pins += u32::from(*count == 0);
+            *count += 1;
+        }
+        let prefix_tokens = pin_tokens.saturating_mul(pins.len() as u32);
+        let share = BackendLoad {
+            running: 1,
+            prefilling: 1,
+            pending_prefill_tokens: work.pending_prefill_tokens,
+            context_tokens: work.context_tokens.saturating_sub(prefix_tokens),
+        };
+        let load = self.own.entry(backend).or_default();
+        load.add(share);
+        load.context_tokens =
+            load.context_tokens.saturating_add(pin_tokens.saturating_mul(new_pins));
+        let ticket =
+            Ticket { backend, share, pins, pin_tokens, dispatched_at: now, first_byte_ms: None };
+        (ticket, self.publish(store, now))
+    }
+
+    /// Leading tokens of a prompt that this VM's requests hold in `backend`'s memory.
+    #[must_use]
+    pub fn pinned_tokens(
+        &self,
+        backend: BackendId,
+        hashes: &[BlockHash],
+        block_size_tokens: u32,
+    ) -> u32 {
+        let (mut ends, pin_tokens) = pins(hashes, block_size_tokens);
+        let mut tokens = 0;
+        while ends.next().is_some_and(|pin| self.pinned.contains_key(&(backend, pin))) {
+            tokens += pin_tokens;
+        }
+        tokens
+    }
+
+    /// How slow a backend is at prefill beside the fastest that this VM knows: 2 takes twice as
+    /// long. 1 while unknown.
+    #[must_use]
+    pub fn slowness(&self) -> impl Fn(BackendId) -> f32 {
+        let paces = self.paces.values().filter_map(Pace::ms_per_token);
+        let fastest = paces.fold(f32::INFINITY, f32::min);
+        move |backend| {
+            let pace = self.paces.get(&backend).and_then(Pace::ms_per_token);
+            let slowness = pace.map_or(1.0, |pace| pace / fastest);
+            if slowness < SLOWNESS_MIN { 1.0 } else { slowness.min(SLOWNESS_MAX) }
+        }
+    }
+
+    /// Learns a backend's speed from a request that had `uncached_tokens` to prefill.
+    pub fn learn_pace(&mut self, ticket: &Ticket, uncached_tokens: u32) {
+        if let Some(time_ms) = ticket.first_byte_ms
+            && uncached_tokens >= PACE_TOKENS_MIN
+        {
+            self.paces.entry(ticket.backend).or_default().add(uncached_tokens, time_ms);
+        }
     }
 
     /// The request's prefill is done.
@@ -102,10 +253,12 @@ impl Ledger {
         now: NowMs,
         ticket: &mut Ticket,
     ) -> Result<(), StoreError> {
-        if ticket.share.pending_prefill_tokens == 0 {
+        if ticket.share.prefilling == 0 {
             return Ok(());
         }
+        ticket.first_byte_ms = Some(now.since_ms(ticket.dispatched_at));
         let done = BackendLoad {
+            prefilling: std::mem::take(&mut ticket.share.prefilling),
             pending_prefill_tokens: std::mem::take(&mut ticket.share.pending_prefill_tokens),
             ..BackendLoad::default()
         };
@@ -124,8 +277,21 @@ impl Ledger {
         now: NowMs,
         ticket: Ticket,
     ) -> Result<(), StoreError> {
+        let mut freed_pins = 0;
+        for pin in ticket.pins {
+            if let Some(count) = self.pinned.get_mut(&(ticket.backend, pin)) {
+                *count -= 1;
+                if *count == 0 {
+                    self.pinned.remove(&(ticket.backend, pin));
+                    freed_pins += 1;
+                }
+            }
+        }
         if let Some(load) = self.own.get_mut(&ticket.backend) {
             load.subtract(ticket.share);
+            load.context_tokens = load
+                .context_tokens
+                .saturating_sub(ticket.pin_tokens.saturating_mul(freed_pins));
             if *load == BackendLoad::default() {
                 self.own.remove(&ticket.backend);
             }
@@ -236,6 +402,7 @@ impl Record {
                 BackendId(reader.u32()?),
                 BackendLoad {
                     running: reader.u32()?,
+                    prefilling: reader.u32()?,
                     pending_prefill_tokens: reader.u32()?,
                     context_tokens: reader.u32()?,
                 },
@@ -245,13 +412,14 @@ impl Record {
     }
 
     fn encode(&self) -> Vec<u8> {
-        let mut writer = Writer::versioned(19 + self.loads.len() * 16);
+        let mut writer = Writer::versioned(19 + self.loads.len() * 20);
         writer.u64(self.nonce);
         writer.u64(self.heartbeat.0);
         writer.u16(self.loads.len() as u16);
         for (backend, load) in &self.loads {
             writer.u32(backend.0);
             writer.u32(load.running);
+            writer.u32(load.prefilling);
             writer.u32(load.pending_prefill_tokens);
             writer.u32(load.context_tokens);
         }
@@ -293,6 +461,10 @@ mod tests {
 
     const B: BackendId = BackendId(1);
 
+    fn work(pending_prefill_tokens: u32, context_tokens: u32) -> Work<'static> {
+        Work { pending_prefill_tokens, context_tokens, ..Work::default() }
+    }
+
     fn running(ledger: &Ledger, store: &MemoryStore, now: u64) -> u32 {
         ledger.totals(store, NowMs(now)).unwrap().get(&B).map_or(0, |load| load.running)
     }
@@ -301,9 +473,9 @@ mod tests {
     fn every_vm_sees_the_sum() {
         let store = MemoryStore::default();
         let (mut a, mut b) = (Ledger::new(1), Ledger::new(2));
-        let (ticket_a, result) = a.dispatch(&store, NowMs(0), B, 100, 200);
+        let (ticket_a, result) = a.dispatch(&store, NowMs(0), B, work(100, 200));
         result.unwrap();
-        let (mut ticket_b, result) = b.dispatch(&store, NowMs(0), B, 10, 20);
+        let (mut ticket_b, result) = b.dispatch(&store, NowMs(0), B, work(10, 20));
         result.unwrap();
         for ledger in [&a, &b, &Ledger::new(3)] {
             let load = ledger.totals(&store, NowMs(1)).unwrap()[&B];
@@ -322,15 +494,81 @@ mod tests {
     }
 
     #[test]
+    fn a_shared_prefix_is_in_memory_once() {
+        let store = MemoryStore::default();
+        let mut ledger = Ledger::new(1);
+        let context = |ledger: &Ledger| ledger.own().get(&B).map_or(0, |load| load.context_tokens);
+        let hashes: Vec<BlockHash> = (0..40).map(BlockHash).collect();
+        let mut send = |ledger: &mut Ledger, hashes: &[BlockHash], context_tokens| {
+            let work = Work {
+                pending_prefill_tokens: 0,
+                context_tokens,
+                hashes,
+                block_size_tokens: 16,
+            };
+            ledger.dispatch(&store, NowMs(0), B, work).0
+        };
+        let first = send(&mut ledger, &hashes, 740);
+        assert_eq!(context(&ledger), 740);
+        // 32 of its blocks are whole steps.
+        assert_eq!(ledger.pinned_tokens(B, &hashes, 16), 512);
+        assert_eq!(ledger.pinned_tokens(B, &hashes[..20], 16), 256);
+        assert_eq!(ledger.pinned_tokens(BackendId(9), &hashes, 16), 0);
+        let second = send(&mut ledger, &hashes[..33], 600);
+        assert_eq!(context(&ledger), 740 + 600 - 512);
+        ledger.release(&store, NowMs(0), first).unwrap();
+        assert_eq!(context(&ledger), 600);
+        ledger.release(&store, NowMs(0), second).unwrap();
+        assert_eq!(context(&ledger), 0);
+        assert_eq!(ledger.pinned_tokens(B, &hashes, 16), 0);
+        assert!(ledger.pinned.is_empty());
+    }
+
+    #[test]
+    fn a_backend_that_takes_twice_as_long_is_twice_as_slow() {
+        let store = MemoryStore::default();
+        let mut ledger = Ledger::new(1);
+        let (fast, slow, unknown) = (BackendId(1), BackendId(2), BackendId(3));
+        let mut serve = |ledger: &mut Ledger, backend, tokens, time_ms| {
+            let (mut ticket, _) = ledger.dispatch(&store, NowMs(0), backend, work(tokens, tokens));
+            ledger.first_byte(&store, NowMs(time_ms), &mut ticket).unwrap();
+            ledger.learn_pace(&ticket, tokens);
+            ledger.release(&store, NowMs(time_ms), ticket).unwrap();
+        };
+        let is = |slowness: f32, expected: f32| (slowness / expected - 1.0).abs() < 0.01;
+        serve(&mut ledger, slow, 2_000, 9_000);
+        assert!(is(ledger.slowness()(slow), 1.0), "one sample says nothing");
+        for tokens in (2_000..6_000).step_by(100) {
+            // Every second one had to queue.
+            let queue_ms = u64::from(tokens) / 100 % 2 * 5_000;
+            serve(&mut ledger, fast, tokens, u64::from(tokens) / 10 + queue_ms);
+            serve(&mut ledger, slow, tokens, u64::from(tokens) / 5 + queue_ms);
+            // Too short to tell.
+            serve(&mut ledger, fast, 511, 1);
+        }
+        let slowness = ledger.slowness();
+        assert!(is(slowness(fast), 1.0) && is(slowness(slow), 2.0) && is(slowness(unknown), 1.0));
+        drop(slowness);
+        for _ in 0..2 * PACE_SAMPLES {
+            serve(&mut ledger, slow, 2_000, 220);
+        }
+        assert!(is(ledger.slowness()(slow), 1.0), "noise");
+        for _ in 0..2 * PACE_SAMPLES {
+            serve(&mut ledger, slow, 2_000, 1_000_000);
+        }
+        assert!(is(ledger.slowness()(slow), SLOWNESS_MAX));
+    }
+
+    #[test]
     fn a_dead_vms_counts_end_with_its_lease_and_its_slot_is_reused() {
         let store = MemoryStore::default();
         let mut dead = Ledger::new(1);
-        let (ticket, _) = dead.dispatch(&store, NowMs(0), B, 0, 0);
+        let (ticket, _) = dead.dispatch(&store, NowMs(0), B, work(0, 0));
         std::mem::forget(ticket);
         let mut alive = Ledger::new(2);
         assert_eq!(running(&alive, &store, VM_LEASE_MS - 1), 1);
         assert_eq!(running(&alive, &store, VM_LEASE_MS), 0);
-        let (_ticket, _) = alive.dispatch(&store, NowMs(VM_LEASE_MS), B, 0, 0);
+        let (_ticket, _) = alive.dispatch(&store, NowMs(VM_LEASE_MS), B, work(0, 0));
         assert_eq!(alive.slot, Some(0));
     }
 
@@ -338,13 +576,13 @@ mod tests {
     fn heartbeats_keep_a_lease_and_a_lost_slot_is_left() {
         let store = MemoryStore::default();
         let mut a = Ledger::new(1);
-        let (_ticket, _) = a.dispatch(&store, NowMs(0), B, 0, 0);
+        let (_ticket, _) = a.dispatch(&store, NowMs(0), B, work(0, 0));
         a.heartbeat(&store, NowMs(VM_LEASE_MS - 1)).unwrap();
         assert_eq!(running(&Ledger::new(9), &store, VM_LEASE_MS + 1), 1);
         // Another VM wrote the same slot: the race of a missing key.
         let mut b = Ledger::new(2);
         b.slot = Some(0);
-        let (_ticket, _) = b.dispatch(&store, NowMs(VM_LEASE_MS), B, 0, 0);
+        let (_ticket, _) = b.dispatch(&store, NowMs(VM_LEASE_MS), B, work(0, 0));
         a.heartbeat(&store, NowMs(VM_LEASE_MS + 1)).unwrap();
         assert_eq!(a.slot, Some(1));
         assert_eq!(running(&Ledger::new(9), &store, VM_LEASE_MS + 2), 2);

@@ -23,6 +23,21 @@ pub enum Reason {
     NotUtf8,
     /// By load: the body is not JSON.
     NotJson,
+    /// By load: the body is nested too deep, or has too many values.
+    TooManyValues,
+    /// By load: a text of the prompt has half of a surrogate pair.
+    LoneSurrogate,
+    /// By load: a number of the prompt is beyond what can be printed as the engine
+    /// prints it.
+    NumberOutOfRange,
+    /// By load: the request uses a feature whose prompt only the engine can know.
+    Unsupported,
+    /// By load: the conversation continues one that only the engine has.
+    StoredHistory,
+    /// By load: a token id is not in the model's vocabulary.
+    TokenOutOfRange,
+    /// By load: the API is one that has no prefix to match, or is switched off.
+    LoadOnlyApi,
     /// By load: the JSON is not of the API's shape.
     WrongShape,
     /// By load: the request brings its own chat template.
@@ -45,7 +60,7 @@ pub enum Reason {
 
 impl Reason {
     /// All reasons, for registration.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 26] = [
         Self::PrefixHit,
         Self::PrefixMiss,
         Self::LoadOverPrefix,
@@ -56,6 +71,13 @@ impl Reason {
         Self::BodyUnreadable,
         Self::NotUtf8,
         Self::NotJson,
+        Self::TooManyValues,
+        Self::LoneSurrogate,
+        Self::NumberOutOfRange,
+        Self::Unsupported,
+        Self::StoredHistory,
+        Self::TokenOutOfRange,
+        Self::LoadOnlyApi,
         Self::WrongShape,
         Self::OwnTemplate,
         Self::UnknownModel,
@@ -81,6 +103,13 @@ impl Reason {
             Self::BodyUnreadable => "body_unreadable",
             Self::NotUtf8 => "not_utf8",
             Self::NotJson => "not_json",
+            Self::TooManyValues => "too_many_values",
+            Self::LoneSurrogate => "lone_surrogate",
+            Self::NumberOutOfRange => "number_out_of_range",
+            Self::Unsupported => "unsupported",
+            Self::StoredHistory => "stored_history",
+            Self::TokenOutOfRange => "token_out_of_range",
+            Self::LoadOnlyApi => "load_only_api",
             Self::WrongShape => "wrong_shape",
             Self::OwnTemplate => "own_template",
             Self::UnknownModel => "unknown_model",

@@ -1,19 +1,27 @@
-//! A loaded model: prompt -> tokens.
+//! A loaded model: request -> tokens.
 //!
-//! In: a prompt in its API's form. Out: the token ids that the engine will see. Chat prompts go
-//! through the model's own template first; all text goes through the model's own tokenizer.
-//! Text that was tokenized lately is recalled from a memo of bounded size.
+//! In: a [`Request`], its prompt still in its API's form. Out: the token ids that the engine will
+//! see, and where its media falls. Chats are prepared as the engine prepares them, then go through
+//! the model's own template; all text goes through the model's own tokenizer. Text that was
+//! tokenized lately is recalled from a memo of bounded size.
 
-use std::cell::RefCell;
+mod placement;
+mod probe;
+
+use std::cell::{OnceCell, RefCell};
 
 use warmpath_bundle::{Bundle, BundleError, SegmentMemo, TokenizeError, Tokenizer};
 use warmpath_template::{
     ChatRequest, ChatTemplates, CivilTime, RenderError, RenderLimits, SpecialTokens, TemplateError,
 };
 
+use crate::blocks::MediaItem;
+use crate::config::ChatConfig;
+use crate::conversation::{self, TemplateTraits};
 use crate::ids::{NowMs, TokenId};
 use crate::limits::PROMPT_BYTES_MAX;
-use crate::request::{Chat, PromptInput};
+use crate::request::{Chat, Media, PromptInput, Request, Side, Truncation};
+use placement::PlaceholderTokens;
 
 /// Tokens that the memo keeps, about 4 MiB: some hundred prompts of 8k tokens, in which the
 /// repeated parts of a busy hour fit.
@@ -22,8 +30,28 @@ const MEMO_TOKENS: usize = 1 << 20;
 /// A model's tokenizer and templates.
 pub struct Model {
     tokenizer: Tokenizer,
-    templates: Option<ChatTemplates>,
+    chat: Option<ChatModel>,
+    placeholders: PlaceholderTokens,
     memo: RefCell<SegmentMemo>,
+}
+
+/// What a model has for chats.
+struct ChatModel {
+    templates: ChatTemplates,
+    /// The templates' own text, by name.
+    sources: Vec<(String, String)>,
+    traits: TemplateTraits,
+    is_system_first: OnceCell<bool>,
+    thinking_off_effort: OnceCell<&'static str>,
+}
+
+/// A request's prompt as the engine sees it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Prompt {
+    /// The token ids.
+    pub tokens: Vec<TokenId>,
+    /// Its media, in order of their places.
+    pub media: Vec<MediaItem>,
 }
 
 /// Why a bundle gives no model.
@@ -40,15 +68,63 @@ pub enum ModelError {
 /// Why a prompt gives no tokens.
 #[derive(Debug, thiserror::Error)]
 pub enum PromptError {
+    /// The model's bundle has not arrived, or was refused.
+    #[error("the model has no tokenizer yet")]
+    NoTokenizer,
     /// The model has no chat template.
     #[error("the model has no chat template")]
     NoTemplate,
+    /// The prompt continues a conversation that only the engine has.
+    #[error("the conversation continues one that the engine keeps")]
+    Stored,
+    /// A token id is not in the model's vocabulary.
+    #[error("a token id is not in the vocabulary")]
+    TokenOutOfRange,
     /// The template refused the conversation, as it would in the engine.
     #[error(transparent)]
     Template(#[from] RenderError),
     /// The tokenizer refused the text.
     #[error(transparent)]
     Tokenizer(#[from] TokenizeError),
+}
+
+/// The tokens of a request's prompt; `now` is the moment of the request, for templates that print
+/// the day. Token ids need no model.
+///
+/// # Errors
+/// [`PromptError`] when the prompt cannot be rendered or tokenized.
+pub fn prompt(
+    model: Option<&Model>,
+    request: Request,
+    config: &ChatConfig,
+    now: NowMs,
+) -> Result<Prompt, PromptError> {
+    let mut loose = request.media;
+    let needs_model = || model.ok_or(PromptError::NoTokenizer);
+    let (tokens, mut media) = match request.prompt {
+        PromptInput::Stored => return Err(PromptError::Stored),
+        PromptInput::Tokens { tokens, media } => {
+            if model.is_some_and(|model| !model.has_tokens(&tokens)) {
+                return Err(PromptError::TokenOutOfRange);
+            }
+            (truncated(tokens, request.truncation, (0, 0)), media)
+        }
+        PromptInput::Text { text, special_tokens } => {
+            (needs_model()?.encode(&text, special_tokens, request.truncation)?, Vec::new())
+        }
+        PromptInput::Chat(chat) => {
+            let model = needs_model()?;
+            let special_tokens = chat.special_tokens;
+            let (text, of_chat) = model.render(*chat, config, now)?;
+            loose.extend(of_chat);
+            (model.encode(&text, special_tokens, request.truncation)?, Vec::new())
+        }
+    };
+    if !loose.is_empty() {
+        let known = model.map(|model| &model.placeholders);
+        media.extend(known.unwrap_or(&PlaceholderTokens::default()).place(&tokens, &loose));
+    }
+    Ok(Prompt { tokens, media })
 }
 
 impl Model {
@@ -58,56 +134,60 @@ impl Model {
     /// [`ModelError`] when the bundle is not usable.
     pub fn from_bundle(bundle_bytes: Vec<u8>, memo_seed: u64) -> Result<Self, ModelError> {
         let bundle = Bundle::read(bundle_bytes)?;
-        let special = bundle.special;
-        let templates = if bundle.templates.is_empty() {
+        let tokenizer = bundle.tokenizer;
+        let placeholders =
+            PlaceholderTokens::new(&bundle.special.extra, |text| tokenizer.added_token_id(text));
+        let special = SpecialTokens {
+            bos_token: bundle.special.bos_token,
+            eos_token: bundle.special.eos_token,
+            pad_token: bundle.special.pad_token,
+            unk_token: bundle.special.unk_token,
+            extra: bundle.special.extra.into_iter().map(|(key, text)| (key, text.into())).collect(),
+        };
+        let chat = if bundle.templates.is_empty() {
             None
         } else {
-            let special = SpecialTokens {
-                bos_token: special.bos_token,
-                eos_token: special.eos_token,
-                pad_token: special.pad_token,
-                unk_token: special.unk_token,
-                extra: special.extra.into_iter().map(|(key, value)| (key, value.into())).collect(),
+            let templates = ChatTemplates::compile(&bundle.templates, special)?;
+            let traits = TemplateTraits {
+                content_format: templates.content_format(),
+                has_developer_role: probe::has_developer_role(&bundle.templates),
+                is_system_first: false,
+                thinking_off_effort: "none",
+                placeholders: placeholders.texts(),
             };
-            Some(ChatTemplates::compile(&bundle.templates, special)?)
+            Some(ChatModel {
+                templates,
+                sources: bundle.templates,
+                traits,
+                is_system_first: OnceCell::new(),
+                thinking_off_effort: OnceCell::new(),
+            })
         };
-        Ok(Self {
-            tokenizer: bundle.tokenizer,
-            templates,
-            memo: RefCell::new(SegmentMemo::new(MEMO_TOKENS, memo_seed)),
-        })
+        let memo = RefCell::new(SegmentMemo::new(MEMO_TOKENS, memo_seed));
+        Ok(Self { tokenizer, chat, placeholders, memo })
     }
 
-    /// The tokens of `prompt`; `now` is the moment of the request, for templates that print the
-    /// day.
-    ///
-    /// # Errors
-    /// [`PromptError`] when the prompt cannot be rendered or tokenized.
-    pub fn tokens(&self, prompt: &PromptInput, now: NowMs) -> Result<Vec<TokenId>, PromptError> {
-        match prompt {
-            PromptInput::Chat(chat) => self.encode(&self.render(chat, now)?, false),
-            PromptInput::Text { text, special_tokens } => self.encode(text, *special_tokens),
-            PromptInput::Tokens(tokens) => Ok(tokens.clone()),
-        }
+    fn has_tokens(&self, tokens: &[TokenId]) -> bool {
+        tokens.iter().all(|token| *token < self.tokenizer.vocab_size())
     }
 
-    fn render(&self, chat: &Chat, now: NowMs) -> Result<String, PromptError> {
-        let templates = self.templates.as_ref().ok_or(PromptError::NoTemplate)?;
-        let request = ChatRequest {
-            messages: &chat.messages,
-            tools: chat.tools.as_ref(),
-            documents: chat.documents.as_ref(),
-            add_generation_prompt: chat.add_generation_prompt,
-            continue_final_message: chat.continue_final_message,
-            kwargs: &chat.kwargs,
-            template_name: None,
-            now: civil_time(now),
-        };
-        let limits = RenderLimits { output_bytes_max: PROMPT_BYTES_MAX, ..RenderLimits::default() };
-        Ok(templates.render(&request, &limits)?)
+    fn render(
+        &self,
+        chat: Chat,
+        config: &ChatConfig,
+        now: NowMs,
+    ) -> Result<(String, Vec<Media>), PromptError> {
+        let model = self.chat.as_ref().ok_or(PromptError::NoTemplate)?;
+        let traits = model.traits_for(&chat, config, now);
+        model.render(chat, &traits, config, now)
     }
 
-    fn encode(&self, text: &str, special_tokens: bool) -> Result<Vec<TokenId>, PromptError> {
+    fn encode(
+        &self,
+        text: &str,
+        special_tokens: bool,
+        truncation: Option<Truncation>,
+    ) -> Result<Vec<TokenId>, PromptError> {
         // Four bytes a token is typical of English.
         let mut tokens = Vec::with_capacity(text.len() / 4 + 8);
         match self.memo.try_borrow_mut() {
@@ -116,12 +196,83 @@ impl Model {
             }
             Err(_) => self.tokenizer.encode_into(text, special_tokens, &mut tokens)?,
         }
-        Ok(tokens)
+        let special = if special_tokens {
+            (self.tokenizer.special_prefix().len(), self.tokenizer.special_suffix().len())
+        } else {
+            (0, 0)
+        };
+        Ok(truncated(tokens, truncation, special))
+    }
+}
+
+impl ChatModel {
+    /// The template's traits, those probed for that `chat` depends on.
+    fn traits_for(&self, chat: &Chat, config: &ChatConfig, now: NowMs) -> TemplateTraits {
+        let mut traits = self.traits.clone();
+        if chat.messages.iter().any(|message| message.is_inline_system) {
+            let sources = &self.sources;
+            traits.is_system_first =
+                *self.is_system_first.get_or_init(|| probe::is_system_first(sources, now));
+        }
+        if chat.is_thinking_off {
+            traits.thinking_off_effort = self.thinking_off_effort.get_or_init(|| {
+                probe::thinking_off_effort(|chat| {
+                    self.render(chat, &self.traits, config, now).ok().map(|(text, _)| text)
+                })
+            });
+        }
+        traits
+    }
+
+    fn render(
+        &self,
+        chat: Chat,
+        traits: &TemplateTraits,
+        config: &ChatConfig,
+        now: NowMs,
+    ) -> Result<(String, Vec<Media>), PromptError> {
+        let conversation = conversation::prepare(chat, traits, config);
+        let request = ChatRequest {
+            messages: &conversation.messages,
+            tools: conversation.tools.as_ref(),
+            documents: conversation.documents.as_ref(),
+            add_generation_prompt: conversation.add_generation_prompt,
+            continue_final_message: conversation.continue_final_message,
+            kwargs: &conversation.kwargs,
+            template_name: None,
+            now: civil_time(now),
+        };
+        let limits = RenderLimits { output_bytes_max: PROMPT_BYTES_MAX, ..RenderLimits::default() };
+        Ok((self.templates.render(&request, &limits)?, conversation.media))
     }
 }
 
 /// The moment in UTC, as engines in containers have it.
 fn civil_time(now: NowMs) -> CivilTime {
     let unix_s = i64::try_from(now.0 / 1_000).unwrap_or(i64::MAX);
-    CivilTime::from_unix(unix_s, (now.0 % 1_000) as u32 * 1_000, 0)
+    CivilTime::from_unix(unix_s, (now.0 % 1_000 * 1_000) as u32, 0)
 }
+
+/// Shortens `tokens`, which begin and end with so many `special` tokens of the tokenizer.
+fn truncated(
+    mut tokens: Vec<TokenId>,
+    truncation: Option<Truncation>,
+    special: (usize, usize),
+) -> Vec<TokenId> {
+    let Some(Truncation { tokens_max, side }) = truncation else { return tokens };
+    let excess = tokens.len().saturating_sub(tokens_max);
+    match side {
+        Some(Side::Right) => tokens.truncate(tokens_max),
+        Some(Side::Left) => drop(tokens.drain(..excess)),
+        None => {
+            // The tokenizer shortens its text at the front, and keeps what it puts around it.
+            let (start, end) = special;
+            let text = tokens.len().saturating_sub(start + end);
+            drop(tokens.drain(start..start + excess.min(text)));
+        }
+    }
+    tokens
+}
+
+#[cfg(test)]
+mod tests;

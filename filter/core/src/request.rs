@@ -1,30 +1,114 @@
 //! Request bytes -> what the engine is asked.
 //!
-//! In: the path and the whole body. Out: a [`Request`] with the prompt still in the API's own
-//! form. Parsing is bounded by the caller's body limit and by serde_json's nesting limit of 128;
-//! linear in the body.
+//! In: the API, known by the path, and the whole body. Out: a [`Request`]: the model, what keeps
+//! its prefixes apart, and the prompt as far as it can be known before the model's own template is
+//! at hand ([`crate::conversation`] goes on from there).
+//!
+//! Each API has a file of its own; what chats share is in `chat` (messages as OpenAI writes them)
+//! and [`PromptInput::Chat`]. Bodies are read as the engines' Python reads them (`json`). A batch
+//! of prompts is routed by its first one.
+//!
+//! Linear in the body; bounded by the caller's limit on its length and by [`crate::limits`]. Media
+//! is hashed where it lies and never copied.
+
+mod chat;
+mod completions;
+mod error;
+mod fields;
+#[cfg(any(test, feature = "fuzzing"))]
+mod fuzz;
+mod generate;
+pub(crate) mod json;
+mod media;
+mod messages;
+mod ollama;
+mod responses;
+mod sglang;
+mod tools;
 
 use serde_json::{Map, Value};
 
+use crate::blocks::MediaItem;
 use crate::ids::TokenId;
 
-/// The APIs whose prompts are read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub use error::error_body;
+#[cfg(any(test, feature = "fuzzing"))]
+pub use fuzz::fuzz_request;
+use json::{Node, Object};
+
+/// The APIs that the filter knows, by path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Api {
-    /// `POST /v1/chat/completions`.
+    /// OpenAI, `POST /v1/chat/completions`.
     ChatCompletions,
-    /// `POST /v1/completions`.
+    /// OpenAI, `POST /v1/completions`.
     Completions,
+    /// OpenAI, `POST /v1/responses`.
+    Responses,
+    /// Anthropic, `POST /v1/messages`.
+    Messages,
+    /// SGLang, `POST /generate`.
+    SglangGenerate,
+    /// Ollama, `POST /api/chat`.
+    OllamaChat,
+    /// Ollama, `POST /api/generate`.
+    OllamaGenerate,
+    /// vLLM, `POST /inference/v1/generate`: token ids in, token ids out.
+    VllmGenerate,
+    /// Embeddings and pooling, under any of their paths; by load only.
+    Embeddings,
+    /// Reranking and scoring, under any of their paths; by load only.
+    Rerank,
 }
 
 impl Api {
+    /// All APIs, in the order of [`Self::name`]'s documentation.
+    pub const ALL: [Self; 10] = [
+        Self::ChatCompletions,
+        Self::Completions,
+        Self::Responses,
+        Self::Messages,
+        Self::SglangGenerate,
+        Self::OllamaChat,
+        Self::OllamaGenerate,
+        Self::VllmGenerate,
+        Self::Embeddings,
+        Self::Rerank,
+    ];
+
     /// The API behind a request path, its query left out; `None` for all others.
     #[must_use]
     pub fn from_path(path: &str) -> Option<Self> {
         match path.split('?').next()? {
             "/v1/chat/completions" => Some(Self::ChatCompletions),
             "/v1/completions" => Some(Self::Completions),
+            "/v1/responses" => Some(Self::Responses),
+            "/v1/messages" => Some(Self::Messages),
+            "/generate" => Some(Self::SglangGenerate),
+            "/api/chat" => Some(Self::OllamaChat),
+            "/api/generate" => Some(Self::OllamaGenerate),
+            "/inference/v1/generate" => Some(Self::VllmGenerate),
+            "/v1/embeddings" | "/v2/embed" | "/pooling" | "/encode" | "/api/embed"
+            | "/api/embeddings" => Some(Self::Embeddings),
+            "/rerank" | "/v1/rerank" | "/v2/rerank" | "/score" | "/v1/score" => Some(Self::Rerank),
             _ => None,
+        }
+    }
+
+    /// The name that configuration has for it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::ChatCompletions => "chat_completions",
+            Self::Completions => "completions",
+            Self::Responses => "responses",
+            Self::Messages => "messages",
+            Self::SglangGenerate => "sglang_generate",
+            Self::OllamaChat => "ollama_chat",
+            Self::OllamaGenerate => "ollama_generate",
+            Self::VllmGenerate => "vllm_generate",
+            Self::Embeddings => "embeddings",
+            Self::Rerank => "rerank",
         }
     }
 }
@@ -34,12 +118,22 @@ impl Api {
 pub struct Request {
     /// The model's name as the client wrote it; `None` when left out.
     pub model: Option<String>,
+    /// A LoRA adapter that the request names apart from the model; `None` without one.
+    pub adapter: Option<String>,
     /// What is to be tokenized.
     pub prompt: PromptInput,
+    /// How the engine shortens the prompt; `None` when it does not.
+    pub truncation: Option<Truncation>,
     /// The tenant's salt, empty without one.
     pub cache_salt: String,
     /// Most tokens the client wants back; `None` when left to the engine.
     pub output_tokens_max: Option<u32>,
+    /// What tells this session from others, where the API has it; `None` without a hint.
+    pub session: Option<String>,
+    /// Media that came beside the prompt; its places are where its placeholders are.
+    pub media: Vec<Media>,
+    /// Why the tokens may differ from the engine's; `None` when they are meant to be equal.
+    pub approximation: Option<Approximation>,
 }
 
 /// A prompt in the form that its API gives.
@@ -55,24 +149,138 @@ pub enum PromptInput {
         special_tokens: bool,
     },
     /// Token ids given by the client.
-    Tokens(Vec<TokenId>),
+    Tokens {
+        /// The ids, not empty.
+        tokens: Vec<TokenId>,
+        /// Multimodal items, where the client knows their places.
+        media: Vec<MediaItem>,
+    },
+    /// A conversation that goes on from one that only the engine has;
+    /// [`Request::session`] names it where the API does.
+    Stored,
 }
 
-/// The inputs of a chat template.
-#[derive(Clone, Debug, PartialEq)]
+/// Why a prompt's tokens may differ from the engine's. It is matched all the same: the same
+/// request always gives the same tokens, and what comes before the difference is exact.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Approximation {
+    /// Images and the like take as many tokens as the model's processor makes of them, which only
+    /// the engine knows: exact up to the first one's placeholder.
+    Media,
+    /// The engine renders another template than the bundle's.
+    ForeignTemplate,
+}
+
+/// Which tokens of a prompt that is too long are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Truncation {
+    /// The most tokens kept.
+    pub tokens_max: usize,
+    /// `None`: the last ones, with the tokenizer's special tokens around them.
+    pub side: Option<Side>,
+}
+
+/// An end of a prompt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The last tokens are kept.
+    Left,
+    /// The first tokens are kept.
+    Right,
+}
+
+/// A conversation, in the form that all chat APIs share.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Chat {
-    /// The messages: an array of objects.
-    pub messages: Value,
-    /// Tool definitions.
-    pub tools: Option<Value>,
+    /// The messages, in order.
+    pub messages: Vec<Message>,
+    /// Tool definitions, each as the engine writes it for the template.
+    pub tools: Option<Vec<Value>>,
+    /// Whether `tool_choice` forbids tools.
+    pub is_tool_use_off: bool,
     /// Documents for retrieval templates.
     pub documents: Option<Value>,
     /// Whether the template opens the assistant's turn.
     pub add_generation_prompt: bool,
     /// Whether the last message is continued instead of closed.
     pub continue_final_message: bool,
-    /// Extra variables of the template.
+    /// Reasoning effort, where the API has a field for it.
+    pub reasoning_effort: Option<String>,
+    /// Anthropic's `thinking: disabled`; what it means to the template depends on the template.
+    pub is_thinking_off: bool,
+    /// `chat_template_kwargs`: extra variables of the template, nulls included.
     pub kwargs: Map<String, Value>,
+    /// Whether the tokenizer adds its special tokens to what the template wrote.
+    pub special_tokens: bool,
+}
+
+/// One message.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Message {
+    /// Who speaks.
+    pub role: String,
+    /// The content's parts; a string is one part, `None` a message without content.
+    pub content: Option<Vec<Part>>,
+    /// An assistant's tool calls, their arguments parsed.
+    pub tool_calls: Vec<Value>,
+    /// An assistant's reasoning.
+    pub reasoning: Option<String>,
+    /// The call that a tool's message answers; JSON null when given so.
+    pub tool_call_id: Option<Value>,
+    /// The speaker's name.
+    pub name: Option<String>,
+    /// A marker of some models' templates.
+    pub task: Option<String>,
+    /// A developer message's tools; JSON null without.
+    pub tools: Option<Value>,
+    /// A system message among the others, in an API whose system prompt has its own field.
+    pub is_inline_system: bool,
+}
+
+/// A part of a message's content.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Part {
+    /// Text.
+    Text {
+        /// The text.
+        text: String,
+        /// Fields that the API does not define; some templates see them.
+        extra: Map<String, Value>,
+    },
+    /// An image, a sound or a video.
+    Media {
+        /// Which of them.
+        modality: Modality,
+        /// Hash of its content, or of its address.
+        content_hash: u64,
+        /// Fields that the API does not define.
+        extra: Map<String, Value>,
+    },
+    /// A tool named in a tool's answer.
+    ToolReference {
+        /// Its name.
+        name: String,
+    },
+}
+
+/// An item of media whose place in the prompt is where its placeholder will be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Media {
+    /// Its kind.
+    pub modality: Modality,
+    /// Hash of its content.
+    pub content_hash: u64,
+}
+
+/// A kind of media.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Modality {
+    /// A picture.
+    Image,
+    /// A sound.
+    Audio,
+    /// A moving picture.
+    Video,
 }
 
 /// Why a body was not understood. None of these is a reason to refuse the request: the engine
@@ -85,15 +293,34 @@ pub enum RequestError {
     /// The body is not UTF-8.
     #[error("the body is not UTF-8")]
     NotUtf8,
-    /// The body is not JSON, or nested deeper than 128 levels.
+    /// The body is not JSON.
     #[error("the body is not JSON")]
     NotJson,
+    /// The JSON is nested deeper than [`crate::limits::JSON_DEPTH_MAX`].
+    #[error("the body is nested too deep")]
+    TooDeep,
+    /// The JSON has more values than [`crate::limits::JSON_VALUES_MAX`], or more token ids than
+    /// [`crate::limits::TOKEN_IDS_MAX`].
+    #[error("the body has too many values")]
+    TooManyValues,
+    /// A text of the prompt has half of a surrogate pair, which no tokenizer takes.
+    #[error("a text has half of a surrogate pair")]
+    LoneSurrogate,
+    /// A number that the template would print fits no machine type.
+    #[error("a number is beyond what a prompt can carry exactly")]
+    Number,
     /// The JSON lacks a field that the API requires, or has it with another type.
     #[error("field `{0}` is missing or of the wrong type")]
     WrongShape(&'static str),
     /// The request brings its own chat template, which only the engine can judge.
     #[error("the request brings its own chat template")]
     OwnTemplate,
+    /// The request uses a feature whose prompt only the engine can know.
+    #[error("`{0}` makes a prompt that only the engine knows")]
+    Unsupported(&'static str),
+    /// The API is routed by load alone.
+    #[error("the API is routed by load alone")]
+    LoadOnly,
 }
 
 /// Parses a request body.
@@ -101,118 +328,63 @@ pub enum RequestError {
 /// # Errors
 /// [`RequestError`] says what is not understood.
 pub fn parse(api: Api, body_bytes: &[u8]) -> Result<Request, RequestError> {
+    if matches!(api, Api::Embeddings | Api::Rerank) {
+        return Err(RequestError::LoadOnly);
+    }
     if body_bytes.is_empty() {
         return Err(RequestError::Empty);
     }
     let text = std::str::from_utf8(body_bytes).map_err(|_| RequestError::NotUtf8)?;
-    let body: Value = serde_json::from_str(text).map_err(|_| RequestError::NotJson)?;
-    let Value::Object(mut body) = body else {
-        return Err(RequestError::WrongShape("(body)"));
-    };
-    let prompt = match api {
-        Api::ChatCompletions => PromptInput::Chat(Box::new(chat(&mut body)?)),
-        Api::Completions => completion_prompt(&mut body)?,
-    };
-    Ok(Request {
-        model: optional_string(&mut body, "model")?,
-        prompt,
-        cache_salt: optional_string(&mut body, "cache_salt")?.unwrap_or_default(),
-        output_tokens_max: output_tokens_max(&body),
-    })
-}
-
-fn chat(body: &mut Map<String, Value>) -> Result<Chat, RequestError> {
-    if present(body, "chat_template").is_some() {
-        return Err(RequestError::OwnTemplate);
-    }
-    let messages = take(body, "messages").filter(Value::is_array);
-    let messages = messages.ok_or(RequestError::WrongShape("messages"))?;
-    if !messages.as_array().is_some_and(|list| list.iter().all(Value::is_object)) {
-        return Err(RequestError::WrongShape("messages"));
-    }
-    let kwargs = match take(body, "chat_template_kwargs") {
-        None => Map::new(),
-        Some(Value::Object(kwargs)) => kwargs,
-        Some(_) => return Err(RequestError::WrongShape("chat_template_kwargs")),
-    };
-    Ok(Chat {
-        messages,
-        tools: optional_array(body, "tools")?,
-        documents: optional_array(body, "documents")?,
-        add_generation_prompt: optional_bool(body, "add_generation_prompt")?.unwrap_or(true),
-        continue_final_message: optional_bool(body, "continue_final_message")?.unwrap_or(false),
-        kwargs,
-    })
-}
-
-/// A batch of prompts is routed by its first one.
-fn completion_prompt(body: &mut Map<String, Value>) -> Result<PromptInput, RequestError> {
-    const SHAPE: RequestError = RequestError::WrongShape("prompt");
-    let special_tokens = optional_bool(body, "add_special_tokens")?.unwrap_or(true);
-    match take(body, "prompt").ok_or(SHAPE)? {
-        Value::String(text) => Ok(PromptInput::Text { text, special_tokens }),
-        Value::Array(items) => match items.first() {
-            Some(Value::String(text)) => {
-                Ok(PromptInput::Text { text: text.clone(), special_tokens })
-            }
-            Some(Value::Number(_)) => token_ids(&items).ok_or(SHAPE).map(PromptInput::Tokens),
-            Some(Value::Array(first)) => token_ids(first).ok_or(SHAPE).map(PromptInput::Tokens),
-            _ => Err(SHAPE),
-        },
-        _ => Err(SHAPE),
+    // Python's reader takes a byte order mark for a part of the encoding.
+    let body = json::read(text.strip_prefix('\u{feff}').unwrap_or(text))?;
+    let body = body.as_object().ok_or(RequestError::WrongShape("(body)"))?;
+    match api {
+        Api::ChatCompletions => chat::parse(body),
+        Api::Completions => completions::parse(body),
+        Api::Responses => responses::parse(body),
+        Api::Messages => messages::parse(body),
+        Api::SglangGenerate => sglang::parse(body),
+        Api::OllamaChat => ollama::parse_chat(body),
+        Api::OllamaGenerate => ollama::parse_generate(body),
+        Api::VllmGenerate => generate::parse(body),
+        Api::Embeddings | Api::Rerank => Err(RequestError::LoadOnly),
     }
 }
 
-fn token_ids(items: &[Value]) -> Option<Vec<TokenId>> {
-    items.iter().map(|item| item.as_u64().and_then(|id| TokenId::try_from(id).ok())).collect()
-}
-
-fn output_tokens_max(body: &Map<String, Value>) -> Option<u32> {
-    ["max_completion_tokens", "max_tokens"]
-        .iter()
-        .find_map(|field| body.get(*field)?.as_u64())
-        .map(|tokens| u32::try_from(tokens).unwrap_or(u32::MAX))
-}
-
-/// The field's value; JSON null counts as absent, as the engines' request models have it.
-fn present<'a>(body: &'a Map<String, Value>, field: &str) -> Option<&'a Value> {
-    body.get(field).filter(|value| !value.is_null())
-}
-
-fn take(body: &mut Map<String, Value>, field: &str) -> Option<Value> {
-    body.get_mut(field).map(Value::take).filter(|value| !value.is_null())
-}
-
-fn optional_string(
-    body: &mut Map<String, Value>,
-    field: &'static str,
-) -> Result<Option<String>, RequestError> {
-    match take(body, field) {
-        None => Ok(None),
-        Some(Value::String(text)) => Ok(Some(text)),
-        Some(_) => Err(RequestError::WrongShape(field)),
+impl Request {
+    /// A request for `prompt`, with what all APIs have in common.
+    fn new(body: &Object<'_>, prompt: PromptInput) -> Result<Self, RequestError> {
+        let has_media = match &prompt {
+            PromptInput::Chat(chat) => chat.has_media(),
+            PromptInput::Text { .. } | PromptInput::Tokens { .. } | PromptInput::Stored => false,
+        };
+        Ok(Self {
+            model: fields::string(body, "model")?,
+            adapter: None,
+            prompt,
+            truncation: None,
+            cache_salt: fields::string(body, "cache_salt")?.unwrap_or_default(),
+            output_tokens_max: None,
+            session: fields::string(body, "session_id")?,
+            media: Vec::new(),
+            approximation: has_media.then_some(Approximation::Media),
+        })
     }
 }
 
-fn optional_array(
-    body: &mut Map<String, Value>,
-    field: &'static str,
-) -> Result<Option<Value>, RequestError> {
-    match take(body, field) {
-        None => Ok(None),
-        Some(value @ Value::Array(_)) => Ok(Some(value)),
-        Some(_) => Err(RequestError::WrongShape(field)),
+impl Chat {
+    /// Whether any message has something else than text.
+    fn has_media(&self) -> bool {
+        let parts = self.messages.iter().flat_map(|message| message.content.iter().flatten());
+        parts.into_iter().any(|part| matches!(part, Part::Media { .. }))
     }
 }
 
-fn optional_bool(
-    body: &mut Map<String, Value>,
-    field: &'static str,
-) -> Result<Option<bool>, RequestError> {
-    match take(body, field) {
-        None => Ok(None),
-        Some(Value::Bool(value)) => Ok(Some(value)),
-        Some(_) => Err(RequestError::WrongShape(field)),
+/// Token ids, if `node` is an array of nothing else; engines refuse an empty one.
+fn token_ids(node: &Node<'_>) -> Option<Vec<TokenId>> {
+    match node {
+        Node::Ids(ids) => Some(ids.clone()),
+        _ => None,
     }
 }
 

@@ -9,15 +9,15 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::blocks::{self, Namespace};
 use crate::config::{Config, Policy};
 use crate::health::{Availability, HealthTable};
-use crate::ids::{BackendId, BackendIndex, BlockHash, NowMs, TokenId};
+use crate::ids::{BackendId, BackendIndex, BlockHash, NowMs};
 use crate::index::{Index, Path};
 use crate::load::{Ledger, LoadTable};
 use crate::metrics::Reason;
-use crate::model::{Model, PromptError};
+use crate::model::{self, Model, PromptError};
 use crate::pick::{self, Candidate, Inputs};
-use crate::request::{self, Api, PromptInput, Request, RequestError};
+use crate::request::{self, Api, Request, RequestError};
 use crate::residency::{self, Clock};
-use crate::score::{self, Demand, Match};
+use crate::score::{self, Demand, Match, Offer};
 use crate::store::{SharedStore, StoreError};
 
 /// Output tokens expected of a request that names no limit, or a high one: engines' users ask for
@@ -96,6 +96,9 @@ pub struct PlacedPrompt {
     pub cached_tokens: u32,
     /// Tokens of output expected.
     pub output_tokens: u32,
+    /// Whether the engine's tokens are expected to differ from ours, so that its count is no sign
+    /// of a wrong bundle.
+    pub is_approximate: bool,
 }
 
 impl Decision {
@@ -152,16 +155,24 @@ impl<S: SharedStore> Router<'_, S> {
         let Some(api) = Api::from_path(path) else {
             return self.by_load(Reason::OtherPath);
         };
+        if !self.config.apis.is_on(api) {
+            return self.by_load(Reason::LoadOnlyApi);
+        }
         let request = match request::parse(api, body_bytes) {
             Ok(request) => request,
             Err(error) => return self.by_load(error.into()),
         };
-        let prompt = match self.prompt(&request) {
+        let is_approximate = request.approximation.is_some();
+        let prompt = match self.prompt(request) {
             Ok(prompt) => prompt,
             Err(reason) => return self.by_load(reason),
         };
-        let session = session_bytes.map(|bytes| BlockHash(xxh3_64(bytes)));
-        self.route_tokenized(TokenizedPrompt { session, ..prompt })
+        let session = session_bytes.map(|bytes| BlockHash(xxh3_64(bytes))).or(prompt.session);
+        let mut decision = self.route_tokenized(TokenizedPrompt { session, ..prompt });
+        if let Decision::Pick(pick) = &mut decision {
+            pick.prompt.is_approximate = is_approximate;
+        }
+        decision
     }
 
     /// Decides where a request with this prompt goes.
@@ -198,7 +209,7 @@ impl<S: SharedStore> Router<'_, S> {
     ) -> Decision {
         let demand = self.demand(&prompt);
         let resident = |found: &Match| found.resident_blocks;
-        let Ok(candidates) = self.candidates(Some(&demand), matches, resident) else {
+        let Ok(candidates) = self.candidates(Some((&demand, &prompt.hashes)), matches, resident) else {
             return self.by_load(Reason::StoreFailed);
         };
         let inputs =
@@ -207,7 +218,12 @@ impl<S: SharedStore> Router<'_, S> {
         match order.first().and_then(|first| self.config.backend(*first)) {
             Some(picked) => Decision::Pick(Pick {
                 reason: reason(self.config.policy, picked.id, matches),
-                downgraded: self.is_downgraded(&demand, matches, &order, inputs),
+                downgraded: self.is_downgraded(
+                    (&demand, &prompt.hashes),
+                    matches,
+                    &order,
+                    inputs,
+                ),
                 prompt: placed(prompt, &demand, path, matches.get(&picked.id)),
                 order,
             }),
@@ -218,7 +234,7 @@ impl<S: SharedStore> Router<'_, S> {
     /// Whether another backend would have been picked if everything that was sent were still there.
     fn is_downgraded(
         &self,
-        demand: &Demand,
+        prompt: (&Demand, &[BlockHash]),
         matches: &AHashMap<BackendId, Match>,
         order: &[BackendIndex],
         inputs: Inputs,
@@ -228,7 +244,7 @@ impl<S: SharedStore> Router<'_, S> {
             return false;
         }
         let sent = |found: &Match| found.sent_blocks as f64;
-        self.candidates(Some(demand), matches, sent).is_ok_and(|candidates| {
+        self.candidates(Some(prompt), matches, sent).is_ok_and(|candidates| {
             pick::order(self.config.policy, &candidates, inputs).first() != order.first()
         })
     }
@@ -250,20 +266,27 @@ impl<S: SharedStore> Router<'_, S> {
         Decision::Fallback(Fallback { order, reason })
     }
 
-    fn prompt(&self, request: &Request) -> Result<TokenizedPrompt, Reason> {
+    fn prompt(&self, request: Request) -> Result<TokenizedPrompt, Reason> {
         let model_index = self.model_index(request.model.as_deref())?;
         let config = self.config.models.get(model_index).ok_or(Reason::UnknownModel)?;
-        let tokens = self.tokens(model_index, &request.prompt)?;
-        let namespace =
-            Namespace { model: &config.name, adapter: "", cache_salt: &request.cache_salt };
+        let adapter = request.adapter.as_deref().or_else(|| config.adapter(request.model.as_deref()?));
+        let namespace = Namespace {
+            model: &config.name,
+            adapter: adapter.unwrap_or_default(),
+            cache_salt: &request.cache_salt,
+        };
+        let seed = namespace.seed();
+        let output_tokens_max = request.output_tokens_max;
+        let session = request.session.as_ref().map(|name| BlockHash(xxh3_64(name.as_bytes())));
+        let model = self.models.get(model_index).and_then(Option::as_deref);
+        let prompt = model::prompt(model, request, &config.chat, self.now)?;
         let size = config.block_size_tokens;
-        let hashes = blocks::block_hashes(namespace.seed(), &tokens, &[], size);
         Ok(TokenizedPrompt {
             model_index,
-            prompt_tokens: tokens.len(),
-            hashes,
-            output_tokens_max: request.output_tokens_max,
-            session: None,
+            prompt_tokens: prompt.tokens.len(),
+            hashes: blocks::block_hashes(seed, &prompt.tokens, &prompt.media, size),
+            output_tokens_max,
+            session,
         })
     }
 
@@ -282,15 +305,6 @@ impl<S: SharedStore> Router<'_, S> {
             block_size_tokens: size.get(),
             cacheable_blocks: blocks::cacheable_blocks(prompt.prompt_tokens, size),
         }
-    }
-
-    fn tokens(&self, model_index: usize, prompt: &PromptInput) -> Result<Vec<TokenId>, Reason> {
-        // Token ids need no tokenizer.
-        if let PromptInput::Tokens(tokens) = prompt {
-            return Ok(tokens.clone());
-        }
-        let model = self.models.get(model_index).and_then(Option::as_deref);
-        Ok(model.ok_or(Reason::NoTokenizer)?.tokens(prompt, self.now)?)
     }
 
     /// A request without a model name goes to the only model there is, as engines have it.
@@ -320,15 +334,16 @@ impl<S: SharedStore> Router<'_, S> {
     }
 
     /// The available backends with their costs, of which `resident_blocks` of a match are taken to
-    /// be there; costs are 0 without a demand.
+    /// be there; costs are 0 without a prompt.
     fn candidates(
         &self,
-        demand: Option<&Demand>,
+        prompt: Option<(&Demand, &[BlockHash])>,
         matches: &AHashMap<BackendId, Match>,
         resident_blocks: impl Fn(&Match) -> f64,
     ) -> Result<Vec<Candidate>, StoreError> {
         let loads: LoadTable = self.ledger.totals(self.store, self.now)?;
         let health = HealthTable::load(self.store)?;
+        let slowness = self.ledger.slowness();
         let mut candidates = Vec::with_capacity(self.config.backends.len());
         for (index, backend) in self.config.backends.iter().enumerate() {
             if health.availability(backend.id, self.now) == Availability::Down {
@@ -336,16 +351,27 @@ impl<S: SharedStore> Router<'_, S> {
             }
             let load = loads.get(&backend.id).copied().unwrap_or_default();
             let matched = matches.get(&backend.id);
-            let resident = matched.map_or(0.0, &resident_blocks);
-            let capacity = backend.kv_capacity_tokens.map(NonZeroU32::get);
+            let cost = prompt.map_or(0.0, |(demand, hashes)| {
+                let offer = Offer {
+                    load,
+                    resident_blocks: matched.map_or(0.0, &resident_blocks),
+                    pinned_tokens: self.ledger.pinned_tokens(
+                        backend.id,
+                        hashes,
+                        demand.block_size_tokens,
+                    ),
+                    kv_capacity_tokens: backend.kv_capacity_tokens.map(NonZeroU32::get),
+                };
+                // The terms are in tokens; a slow backend takes longer for each.
+                let slowness = f64::from(slowness(backend.id));
+                slowness * score::cost(&self.config.weights, demand, &offer).total()
+            });
             candidates.push(Candidate {
                 index: BackendIndex(index),
                 id: backend.id,
                 running: load.running,
                 sent_blocks: matched.map_or(0, |found| found.sent_blocks),
-                cost: demand.map_or(0.0, |demand| {
-                    score::cost(&self.config.weights, demand, load, resident, capacity).total()
-                }),
+                cost,
             });
         }
         Ok(candidates)
@@ -393,6 +419,7 @@ fn placed(
         block_size_tokens: demand.block_size_tokens,
         cached_tokens: (cached_blocks as u32).saturating_mul(demand.block_size_tokens),
         output_tokens: demand.output_tokens,
+        is_approximate: false,
     }
 }
 
@@ -402,8 +429,13 @@ impl From<RequestError> for Reason {
             RequestError::Empty => Self::EmptyBody,
             RequestError::NotUtf8 => Self::NotUtf8,
             RequestError::NotJson => Self::NotJson,
+            RequestError::TooDeep | RequestError::TooManyValues => Self::TooManyValues,
+            RequestError::LoneSurrogate => Self::LoneSurrogate,
+            RequestError::Number => Self::NumberOutOfRange,
             RequestError::WrongShape(_) => Self::WrongShape,
             RequestError::OwnTemplate => Self::OwnTemplate,
+            RequestError::Unsupported(_) => Self::Unsupported,
+            RequestError::LoadOnly => Self::LoadOnlyApi,
         }
     }
 }
@@ -411,7 +443,10 @@ impl From<RequestError> for Reason {
 impl From<PromptError> for Reason {
     fn from(error: PromptError) -> Self {
         match error {
+            PromptError::NoTokenizer => Self::NoTokenizer,
             PromptError::NoTemplate => Self::NoTemplate,
+            PromptError::Stored => Self::StoredHistory,
+            PromptError::TokenOutOfRange => Self::TokenOutOfRange,
             PromptError::Template(_) => Self::TemplateFailed,
             PromptError::Tokenizer(_) => Self::TokenizerFailed,
         }

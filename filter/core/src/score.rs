@@ -32,7 +32,7 @@ pub struct Weights {
 
 impl Default for Weights {
     fn default() -> Self {
-        Self { pending_prefill: 1.0, uncached: 1.0, running: 100.0, kv_overflow: 1.0 }
+        Self { pending_prefill: 1.0, uncached: 1.5, running: 100.0, kv_overflow: 1.0 }
     }
 }
 
@@ -118,29 +118,37 @@ impl Cost {
     }
 }
 
+/// What one backend offers to a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Offer {
+    /// How busy it is.
+    pub load: BackendLoad,
+    /// Leading blocks that it probably has cached.
+    pub resident_blocks: f64,
+    /// Leading tokens that requests in flight hold in its memory.
+    pub pinned_tokens: u32,
+    /// Tokens of KV memory; `None` while unknown, which leaves the overflow out.
+    pub kv_capacity_tokens: Option<u32>,
+}
+
 /// Cost of one request on one backend.
-///
-/// `resident_blocks` is 0 for a backend without a match; `kv_capacity_tokens` `None` while the
-/// capacity is unknown, which leaves the overflow out.
 #[must_use]
-pub fn cost(
-    weights: &Weights,
-    demand: &Demand,
-    load: BackendLoad,
-    resident_blocks: f64,
-    kv_capacity_tokens: Option<u32>,
-) -> Cost {
-    let cached_blocks = resident_blocks.min(demand.cacheable_blocks as f64);
+pub fn cost(weights: &Weights, demand: &Demand, offer: &Offer) -> Cost {
+    let load = offer.load;
+    let prompt_tokens = demand.prompt_tokens as f64;
+    let cached_blocks = offer.resident_blocks.min(demand.cacheable_blocks as f64);
     let cached = cached_blocks * f64::from(demand.block_size_tokens);
-    let uncached = (demand.prompt_tokens as f64 - cached).max(0.0);
-    let overflow = kv_capacity_tokens.map_or(0.0, |capacity| {
-        let needed = f64::from(load.context_tokens) + uncached + f64::from(demand.output_tokens);
-        (needed - f64::from(capacity)).max(0.0)
+    // Cached blocks that no request in flight holds leave the free memory too.
+    let new_context =
+        (prompt_tokens - f64::from(offer.pinned_tokens)).max(0.0) + f64::from(demand.output_tokens);
+    let overflow = offer.kv_capacity_tokens.map_or(0.0, |capacity| {
+        (f64::from(load.context_tokens) + new_context - f64::from(capacity)).max(0.0)
     });
+    let decoding = load.running.saturating_sub(load.prefilling);
     Cost {
         pending_prefill: weights.pending_prefill * f64::from(load.pending_prefill_tokens),
-        uncached: weights.uncached * uncached,
-        running: weights.running * f64::from(load.running),
+        uncached: weights.uncached * (prompt_tokens - cached).max(0.0),
+        running: weights.running * f64::from(decoding),
         kv_overflow: weights.kv_overflow * overflow,
     }
 }
@@ -207,14 +215,28 @@ mod tests {
             block_size_tokens: 16,
             cacheable_blocks: 62,
         };
-        let load = BackendLoad { running: 3, pending_prefill_tokens: 500, context_tokens: 10_000 };
-        let weights = Weights::default();
-        let cost = cost(&weights, &demand, load, 50.0, Some(10_100));
-        assert!((cost.uncached - 200.0).abs() < 1e-9);
-        assert!((cost.running - 300.0).abs() < 1e-9);
-        assert!((cost.kv_overflow - 200.0).abs() < 1e-9);
-        assert!((cost.total() - 1_200.0).abs() < 1e-9);
-        let unknown = super::cost(&weights, &demand, load, 1e9, None);
+        let load = BackendLoad {
+            running: 4,
+            prefilling: 1,
+            pending_prefill_tokens: 500,
+            context_tokens: 10_000,
+        };
+        let offer = Offer {
+            load,
+            resident_blocks: 50.0,
+            pinned_tokens: 512,
+            kv_capacity_tokens: Some(10_100),
+        };
+        let weights = Weights { pending_prefill: 1.0, uncached: 2.0, running: 10.0, kv_overflow: 4.0 };
+        let cost = super::cost(&weights, &demand, &offer);
+        assert!((cost.pending_prefill - 500.0).abs() < 1e-9);
+        assert!((cost.uncached - 400.0).abs() < 1e-9);
+        assert!((cost.running - 30.0).abs() < 1e-9);
+        // 10,000 in use, 488 new ones and the output.
+        assert!((cost.kv_overflow - 4.0 * 488.0).abs() < 1e-9);
+        assert!((cost.total() - 2_882.0).abs() < 1e-9);
+        let unknown = Offer { resident_blocks: 1e9, kv_capacity_tokens: None, ..offer };
+        let unknown = super::cost(&Weights::default(), &demand, &unknown);
         assert!((unknown.uncached - 8.0).abs() < 1e-9);
         assert!(unknown.kv_overflow == 0.0);
     }

@@ -75,13 +75,12 @@ fn report(options: &Options, packed: &Packed) {
         shown(&packed.special.bos_token),
         shown(&packed.special.eos_token)
     );
-    println!(
-        "templates    {}",
-        if templates.is_empty() { "none".into() } else { templates.join(", ") }
-    );
+    let listed = if templates.is_empty() { "none".into() } else { templates.join(", ") };
+    println!("templates    {listed}");
     println!("bundle       {}, {} bytes", options.output.display(), packed.bytes.len());
+    let compiled = if templates.is_empty() { "" } else { "; templates compile" };
     println!(
-        "checked      read back; the source's ids on {} texts; templates compile",
+        "checked      read back; the source's ids on {} texts{compiled}",
         packed.texts_checked
     );
     for note in &packed.notes {

@@ -18,9 +18,9 @@ use crate::error::{ConversationError, RenderError, TemplateError};
 use crate::limits::{
     CALL_DEPTH_MAX, RenderLimits, SOURCE_BYTES_MAX, TEMPLATES_MAX, VALUE_DEPTH_MAX,
 };
-use crate::py::filters::{FILTERS, Native};
-use crate::py::helpers::HELPERS;
+use crate::py::filters::{FILTERS, Native, is_charged};
 use crate::py::globals::{GLOBALS, NOW_KEY, Now, Raised};
+use crate::py::helpers::HELPERS;
 use crate::py::tests::{MORE_TESTS, TESTS};
 use crate::py::text::{self, Ends};
 use crate::py::{methods, repr};
@@ -134,10 +134,8 @@ impl ChatTemplates {
             let written = transpile(source).map_err(|error| template_error(name, error))?;
             env.add_template_owned(name.clone(), written.source)
                 .map_err(|error| engine_error(name, &error))?;
-            let template = Template {
-                source: source.clone(),
-                content_format: written.content_format,
-            };
+            let template =
+                Template { source: source.clone(), content_format: written.content_format };
             templates.insert(name.clone(), template);
         }
         Ok(Self {
@@ -239,7 +237,9 @@ impl ChatTemplates {
         let too_deep = RenderError::TooDeep { depth_max };
         let convert = |json: &Json| to_value(json, depth_max).ok_or_else(|| too_deep.clone());
         let mut variables: HashMap<String, Value> = HashMap::new();
-        for (name, value) in self.special.iter().map(|(name, value)| (name, value)).chain(chat.kwargs) {
+        for (name, value) in
+            self.special.iter().map(|(name, value)| (name, value)).chain(chat.kwargs)
+        {
             variables.insert(name.clone(), convert(value)?);
         }
         let objects = |json: Option<&Json>, error| match json {
@@ -286,16 +286,11 @@ impl ChatTemplates {
             &with_fuel
         };
         let template = env.get_template(name).map_err(|_| RenderError::NoSuchTemplate)?;
-        let mut out = BoundedWriter {
-            bytes: Vec::new(),
-            bytes_max: limits.output_bytes_max,
-            is_full: false,
-        };
+        let mut out =
+            BoundedWriter { bytes: Vec::new(), bytes_max: limits.output_bytes_max, is_full: false };
         let result = template.render_captured_to(context, &mut out);
         if out.is_full {
-            return Err(RenderError::OutputTooLong {
-                bytes_max: limits.output_bytes_max,
-            });
+            return Err(RenderError::OutputTooLong { bytes_max: limits.output_bytes_max });
         }
         result.map_err(|error| render_error(&error))?;
         // minijinja writes whole strings only.
@@ -330,20 +325,21 @@ fn environment() -> Environment<'static> {
         Ok(())
     });
     for (name, filter) in FILTERS.into_iter().chain(HELPERS) {
-        env.add_filter(name, native(filter));
+        env.add_filter(name, native(filter, is_charged(name)));
     }
     for (name, test) in TESTS.into_iter().chain(MORE_TESTS) {
-        env.add_test(name, native(test));
+        env.add_test(name, native(test, false));
     }
     for (name, function) in GLOBALS {
-        env.add_function(name, native(function));
+        env.add_function(name, native(function, false));
     }
     env
 }
 
-/// Adapts a function over raw arguments to minijinja's typed ones.
+/// Adapts a function over raw arguments to minijinja's typed ones; it pays for the items of its list.
 fn native(
     function: Native,
+    is_charged: bool,
 ) -> impl Fn(
     &mut minijinja::State<'_, '_>,
     minijinja::value::Rest<minijinja::value::ValueOrKwargs>,
@@ -351,7 +347,13 @@ fn native(
 + Send
 + Sync
 + 'static {
-    move |state, args| function(state, &args.into_values())
+    move |state, args| {
+        let args = args.into_values();
+        if let Some(first) = args.first().filter(|_| is_charged) {
+            methods::charge_items(state, first)?;
+        }
+        function(state, &args)
+    }
 }
 
 /// The variables that a render starts with.
@@ -406,7 +408,8 @@ impl<'a> Message<'a> {
 
     /// `{"thinking": r, **message, "reasoning_content": r}`, where the message has reasoning by any name.
     fn alias_reasoning(&mut self, given: &'a Map<String, Json>) {
-        let found = REASONING_FIELDS.iter().find_map(|name| given.get(*name).filter(|v| !v.is_null()));
+        let found =
+            REASONING_FIELDS.iter().find_map(|name| given.get(*name).filter(|v| !v.is_null()));
         let Some(reasoning) = found else {
             return;
         };
@@ -427,9 +430,8 @@ impl<'a> Message<'a> {
         // The list of messages and the message itself are two levels.
         let depth = depth_max.checked_sub(2)?;
         let fields = self.fields.iter();
-        let fields = fields.map(|(name, field)| {
-            Some((Value::from(*name), to_value(field.json(), depth)?))
-        });
+        let fields =
+            fields.map(|(name, field)| Some((Value::from(*name), to_value(field.json(), depth)?)));
         Some(Value::from_object(PyDict::new(fields.collect::<Option<Vec<_>>>()?)))
     }
 }
@@ -441,7 +443,8 @@ fn special_variables(special: SpecialTokens) -> Vec<(String, Json)> {
         ("pad_token", special.pad_token),
         ("unk_token", special.unk_token),
     ];
-    let named = named.into_iter().filter_map(|(name, token)| Some((name.to_owned(), Json::String(token?))));
+    let named =
+        named.into_iter().filter_map(|(name, token)| Some((name.to_owned(), Json::String(token?))));
     named.chain(special.extra).collect()
 }
 
@@ -540,10 +543,9 @@ fn render_error(error: &Error) -> RenderError {
         if let Some(Raised(message)) = current.downcast_ref::<Raised>() {
             return RenderError::Raised(message.clone());
         }
-        if let Some(inner) = current.downcast_ref::<Error>() {
-            if inner.kind() == ErrorKind::OutOfFuel {
-                return RenderError::OutOfFuel;
-            }
+        let error = current.downcast_ref::<Error>();
+        if error.is_some_and(|error| error.kind() == ErrorKind::OutOfFuel) {
+            return RenderError::OutOfFuel;
         }
         source = current.source();
     }

@@ -19,12 +19,7 @@
 #![deny(missing_docs)]
 #![cfg_attr(
     not(test),
-    deny(
-        clippy::panic,
-        clippy::unwrap_used,
-        clippy::expect_used,
-        clippy::indexing_slicing
-    )
+    deny(clippy::panic, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)
 )]
 
 mod chat;

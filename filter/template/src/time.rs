@@ -24,15 +24,8 @@ pub struct CivilTime {
     pub microsecond: u32,
 }
 
-const DAYS: [&str; 7] = [
-    "Sunday",
-    "Monday",
-    "Tuesday",
-    "Wednesday",
-    "Thursday",
-    "Friday",
-    "Saturday",
-];
+const DAYS: [&str; 7] =
+    ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
 
 const MONTHS: [&str; 12] = [
     "January",
@@ -68,11 +61,7 @@ impl CivilTime {
         let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
         let month_from_march = (5 * day_of_year + 2) / 153;
         let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-        let month = if month_from_march < 10 {
-            month_from_march + 3
-        } else {
-            month_from_march - 9
-        };
+        let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
         let year = year_of_era + era.saturating_mul(400) + i64::from(month <= 2);
         Self {
             year: i32::try_from(year).unwrap_or(9999),
@@ -114,21 +103,12 @@ impl CivilTime {
         let weekday_from_monday = (self.weekday() + 6) % 7;
         let week = (self.day_of_year() - 1 - weekday_from_monday + 10) / 7;
         if week < 1 {
-            let previous = Self {
-                year: self.year - 1,
-                month: 12,
-                day: 31,
-                ..self
-            };
+            let previous = Self { year: self.year - 1, month: 12, day: 31, ..self };
             (self.year - 1, previous.iso_week().1)
         } else if week == 53 && weekday_from_monday - i32::from(self.day) >= -28 {
             // The Thursday of this week falls into the next year.
             let thursday = i32::from(self.day) + 3 - weekday_from_monday;
-            if thursday > 31 {
-                (self.year + 1, 1)
-            } else {
-                (self.year, 53)
-            }
+            if thursday > 31 { (self.year + 1, 1) } else { (self.year, 53) }
         } else {
             (self.year, week)
         }
@@ -204,12 +184,7 @@ impl CivilTime {
             'w' => number(out, self.weekday(), 1, pad),
             'u' => number(out, (self.weekday() + 6) % 7 + 1, 1, pad),
             'U' => number(out, (self.day_of_year() + 6 - self.weekday()) / 7, 2, pad),
-            'W' => number(
-                out,
-                (self.day_of_year() + 6 - (self.weekday() + 6) % 7) / 7,
-                2,
-                pad,
-            ),
+            'W' => number(out, (self.day_of_year() + 6 - (self.weekday() + 6) % 7) / 7, 2, pad),
             'V' => number(out, self.iso_week().1, 2, pad),
             'G' => number(out, self.iso_week().0, 4, pad),
             'g' => number(out, self.iso_week().0.rem_euclid(100), 2, pad),

@@ -52,9 +52,8 @@ impl PyDict {
         let mut entries: Vec<(Value, Value)> = Vec::with_capacity(pairs.len());
         let mut seen: HashMap<Value, usize> = HashMap::new();
         for pair in pairs {
-            let [key, value]: [Value; 2] = iterate(&pair)?
-                .try_into()
-                .map_err(|_| fail("a dict is made of pairs"))?;
+            let [key, value]: [Value; 2] =
+                iterate(&pair)?.try_into().map_err(|_| fail("a dict is made of pairs"))?;
             check_hashable(&key)?;
             match seen.get(&key).and_then(|at| entries.get_mut(*at)) {
                 Some((_, slot)) => *slot = value,
@@ -206,9 +205,7 @@ pub(crate) struct Generator {
 
 impl Generator {
     pub(crate) fn value(items: Vec<Value>) -> Value {
-        Value::from_object(Self {
-            items: Mutex::new(Some(items)),
-        })
+        Value::from_object(Self { items: Mutex::new(Some(items)) })
     }
 
     /// A generator whose items were computed at once. What went wrong shows when it is iterated, as in
@@ -308,12 +305,7 @@ impl Range {
     /// `range(...)[start:stop:step]`, with the bounds that `slice.indices` gives.
     pub(crate) fn sliced(self, start: i64, stop: i64, step: i64, len: usize) -> Option<Self> {
         let at = |position: i64| self.start.checked_add(position.checked_mul(self.step)?);
-        Some(Self {
-            start: at(start)?,
-            stop: at(stop)?,
-            step: self.step.checked_mul(step)?,
-            len,
-        })
+        Some(Self { start: at(start)?, stop: at(stop)?, step: self.step.checked_mul(step)?, len })
     }
 }
 
@@ -348,9 +340,8 @@ pub(crate) fn to_value(json: &serde_json::Value, depth: usize) -> Option<Value> 
         }
         Json::Object(entries) => {
             let entries = entries.iter();
-            let entries = entries.map(|(key, item)| {
-                Some((Value::from(key.as_str()), to_value(item, depth)?))
-            });
+            let entries = entries
+                .map(|(key, item)| Some((Value::from(key.as_str()), to_value(item, depth)?)));
             Value::from_object(PyDict::new(entries.collect::<Option<Vec<_>>>()?))
         }
     })

@@ -28,18 +28,20 @@ const ENDPOINT_HEADER: &str = "x-gateway-destination-endpoint";
 /// Clients' headers of this name or prefix are removed: only the filter sets them.
 const OWN_HEADER_PREFIX: &str = "x-warmpath-";
 
-/// Internal endpoints, never served on a listener with this filter.
-const INTERNAL_PATH_PREFIX: &str = "/_warmpath";
+/// A path with this segment is internal, and never served on a listener with this filter.
+const INTERNAL_SEGMENT: &[u8] = b"_warmpath";
 
 /// Endpoints named for retries; Envoy consumes one an attempt.
 const ENDPOINTS_MAX: usize = 4;
 
 /// Envoy's response flags, as bits of the attribute `response.flags`.
 mod flags {
-    /// No healthy upstream, request timeout, remote reset, connect failure, connection end.
-    pub const BACKEND_FAILED: u64 = 0x2 | 0x4 | 0x10 | 0x20 | 0x40;
-    /// The client's connection ended.
-    pub const CLIENT_LEFT: u64 = 0x4000;
+    /// No healthy upstream, request timeout, remote reset, connect failure, connection end, protocol
+    /// error (a chunked answer that breaks off), unresolved name.
+    pub const BACKEND_FAILED: u64 = 0x2 | 0x4 | 0x10 | 0x20 | 0x40 | 0x80_0000 | 0x400_0000;
+    /// The client's connection ended, its stream was reset, it broke the protocol, or the stream was
+    /// silent for too long, which either side may have caused.
+    pub const CLIENT_LEFT: u64 = 0x4000 | 0x1000_0000 | 0x4_0000 | 0x1_0000;
 }
 
 /// One request.
@@ -209,6 +211,11 @@ impl HttpContext for Stream {
             self.decide_by_load(if is_read { Reason::EmptyBody } else { Reason::OtherPath });
             return Action::Continue;
         }
+        // What is not read need not be waited for: uploads stream.
+        if Api::from_path(&self.path).is_none() {
+            self.decide_by_load(Reason::OtherPath);
+            return Action::Continue;
+        }
         let bytes_max: u64 = self.plugin.config.body_bytes_max.into();
         if content_length.is_some_and(|bytes: u64| bytes > bytes_max) {
             self.decide_by_load(Reason::BodyTooLarge);
@@ -317,7 +324,28 @@ fn count_decision(plugin: &Plugin, decision: &Decision) {
     }
 }
 
+/// Whether any segment of the path is the internal one, in any spelling that a server behind might
+/// read so: percent-encoded, in capitals, after backslashes, with parameters.
 fn is_internal(path: &str) -> bool {
-    path.strip_prefix(INTERNAL_PATH_PREFIX)
-        .is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '?', '#']))
+    let path = path.split(['?', '#']).next().unwrap_or_default();
+    let decoded = percent_decoded(path.as_bytes());
+    decoded.split(|byte| matches!(byte, b'/' | b'\\')).any(|segment| {
+        let name = segment.split(|byte| *byte == b';').next().unwrap_or_default();
+        name.eq_ignore_ascii_case(INTERNAL_SEGMENT)
+    })
+}
+
+fn percent_decoded(mut bytes: &[u8]) -> Vec<u8> {
+    let mut decoded = Vec::with_capacity(bytes.len());
+    while let Some((&first, rest)) = bytes.split_first() {
+        let escape = if first == b'%' { rest.split_first_chunk::<2>() } else { None };
+        let value = escape.and_then(|(digits, rest)| {
+            let digits = std::str::from_utf8(digits).ok()?;
+            Some((u8::from_str_radix(digits, 16).ok()?, rest))
+        });
+        let (byte, rest) = value.unwrap_or((first, rest));
+        decoded.push(byte);
+        bytes = rest;
+    }
+    decoded
 }

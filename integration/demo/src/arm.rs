@@ -93,8 +93,11 @@ pub async fn run(
     scenario: &Scenario,
     bar: &ProgressBar,
 ) -> anyhow::Result<Arm> {
+    bar.set_message("(Envoy is starting)");
     fleet.reset().await?;
     let envoy = start_envoy(policy, fleet, 0).await?;
+    bar.set_message("");
+    bar.reset_elapsed();
     let options = LoadOptions {
         target: envoy.public(),
         model: "demo".to_owned(),

@@ -5,6 +5,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
 use serde_json::{Value, json};
 use warmpath_harness::envoy::Stats;
 use warmpath_harness::fleet::{Fleet, FleetOptions, Served};
@@ -12,10 +14,10 @@ use warmpath_harness::{
     Bootstrap, EnvoyOptions, EnvoyProcess, FilterOptions, HarnessError, Variant, paths,
 };
 
-use crate::client::{Answer, Connection, Version, whole};
+use crate::client::{Answer, Body, Connection, Version, whole};
 use crate::fleet::{self, ID_HEADER};
 use crate::poll;
-use crate::prompts::completion;
+use crate::prompts::{MODEL, completion};
 
 /// How to run Envoy and the filter.
 #[derive(Debug, Clone)]
@@ -99,6 +101,11 @@ impl Front {
         *stats.get(&name).unwrap_or_else(|| panic!("no metric {name}"))
     }
 
+    /// A counter or gauge of the model's, such as `parity_agreements_total`. It must exist.
+    pub async fn model_metric(&self, name: &str) -> u64 {
+        self.metric(&format!("{name}.model.{MODEL}")).await
+    }
+
     /// How often each reason decided.
     pub async fn decisions(&self) -> Decisions {
         decisions(&self.stats().await)
@@ -118,7 +125,8 @@ impl Front {
                 assert_eq!(*value, 0, "{name}\n{}", self.envoy.log());
             }
         }
-        let created = stats.iter().filter(|(name, _)| name.contains("wasm") && name.ends_with(".created"));
+        let created =
+            stats.iter().filter(|(name, _)| name.contains("wasm") && name.ends_with(".created"));
         assert!(created.count() > 0, "Envoy names its VMs otherwise: {stats:?}");
         let log = self.envoy.log();
         assert!(!log.contains("Proxy-Wasm plugin in-VM backtrace"), "{log}");
@@ -175,6 +183,46 @@ impl Bed {
         assert_eq!(answer.status, 200, "{:?}", answer.body);
         fleet::served_once(&self.fleet, &id).await
     }
+}
+
+/// A stream that stays open until it is dropped.
+pub struct OpenStream {
+    /// The engine that serves it.
+    pub engine: usize,
+    /// The rest of the answer.
+    pub body: Incoming,
+    // Dropping it would break the stream off.
+    _connection: Connection,
+}
+
+impl Bed {
+    /// Opens a stream of `prompt` over a connection of its own, and waits for its first token.
+    pub async fn open_stream(&self, prompt: &[u32]) -> OpenStream {
+        let mut connection = self.front.connect(Version::Http1).await;
+        let (id, request) = streaming_request(&connection, prompt, 100_000);
+        let response = poll::within("a head", connection.start(request)).await.expect("an answer");
+        assert_eq!(response.status(), 200);
+        let mut body = response.into_body();
+        let first = poll::within("a token", body.frame()).await.expect("a token");
+        assert!(first.expect("no error").is_data());
+        let engine = fleet::served_once(&self.fleet, &id).await.engine;
+        OpenStream { engine, body, _connection: connection }
+    }
+}
+
+/// A request for a stream of so many tokens, and the id by which engines know it.
+pub fn streaming_request(
+    connection: &Connection,
+    prompt: &[u32],
+    output_tokens: u32,
+) -> (String, http::Request<Body>) {
+    let mut body = completion(prompt);
+    body["stream"] = json!(true);
+    body["max_tokens"] = json!(output_tokens);
+    let id = unique_id();
+    let headers = [("content-type", "application/json"), (ID_HEADER, id.as_str())];
+    let request = connection.request("POST", "/v1/completions", &headers, whole(body.to_string()));
+    (id, request)
 }
 
 /// A name that no other request of this process has.

@@ -38,17 +38,3 @@ pub fn full_blocks(prompt: &[u32]) -> &[u32] {
 pub fn completion(prompt: &[u32]) -> Value {
     json!({"model": MODEL, "prompt": prompt, "max_tokens": 2})
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_prompt_is_its_number() {
-        assert_eq!(prompt(7, 20), prompt(7, 20));
-        assert_ne!(prompt(7, 20)[0], prompt(8, 20)[0]);
-        assert_ne!(prompt(7, 20)[1..], prompt(8, 20)[1..]);
-        assert!(prompt(7, 20).starts_with(full_blocks(&prompt(7, 10))));
-        assert_eq!(prompt(7, 20).len(), 323);
-    }
-}

@@ -1,7 +1,7 @@
 //! An engine whose every byte the test decides, and when it leaves.
 //!
-//! It reads whole HTTP/1.1 requests and hands each to the test, which answers it piece by piece. One
-//! request a connection, so that closing it says nothing about others.
+//! It hands each HTTP/1.1 request to the test, which answers it piece by piece. One request a connection,
+//! so that closing it says nothing about others.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -46,6 +46,7 @@ pub struct ServedRequest {
     /// What was asked.
     pub seen: Seen,
     socket: TcpStream,
+    unread: Vec<u8>,
 }
 
 impl ScriptedEngine {
@@ -58,7 +59,7 @@ impl ScriptedEngine {
             while let Ok((socket, _)) = listener.accept().await {
                 let sender = sender.clone();
                 tokio::spawn(async move {
-                    if let Some(request) = read(socket).await {
+                    if let Some(request) = read_head(socket).await {
                         // Nobody receives once the engine is dropped.
                         let _ = sender.send(request);
                     }
@@ -73,10 +74,17 @@ impl ScriptedEngine {
         self.address
     }
 
-    /// The next request.
-    pub async fn next(&mut self) -> ServedRequest {
+    /// The next request, as soon as its head is there.
+    pub async fn next_head(&mut self) -> ServedRequest {
         let next = poll::within("a request at the engine", self.requests.recv()).await;
         next.expect("the engine listens")
+    }
+
+    /// The next request, with its body.
+    pub async fn next(&mut self) -> ServedRequest {
+        let mut request = self.next_head().await;
+        request.read_body().await;
+        request
     }
 
     /// Answers every request with `{}` and remembers it.
@@ -86,9 +94,14 @@ impl ScriptedEngine {
         let record = Arc::clone(&seen);
         let mut engine = self;
         let task = tokio::spawn(async move {
-            while let Some(request) = engine.requests.recv().await {
-                record.lock().expect("no panic").push(request.seen.clone());
-                tokio::spawn(request.answer(200, "application/json", b"{}"));
+            while let Some(mut request) = engine.requests.recv().await {
+                let record = Arc::clone(&record);
+                tokio::spawn(async move {
+                    if request.try_read_body().await.is_some() {
+                        record.lock().expect("no panic").push(request.seen.clone());
+                        request.answer(200, "application/json", b"{}").await;
+                    }
+                });
             }
         });
         Recorder { address, seen, task }
@@ -133,6 +146,47 @@ impl Drop for Recorder {
 }
 
 impl ServedRequest {
+    /// Reads the body to its end.
+    pub async fn read_body(&mut self) {
+        let read = poll::within("the request's body", self.try_read_body()).await;
+        read.expect("a whole body");
+    }
+
+    async fn try_read_body(&mut self) -> Option<()> {
+        if self.seen.header("transfer-encoding") == ["chunked"] {
+            loop {
+                let size = usize::from_str_radix(&self.read_line().await?, 16).ok()?;
+                let chunk = self.read_exactly(size + 2).await?;
+                self.seen.body.extend_from_slice(&chunk[..size]);
+                if size == 0 {
+                    return Some(());
+                }
+            }
+        }
+        if let Some(length) = self.seen.header("content-length").first() {
+            let length = length.parse().ok()?;
+            self.seen.body = self.read_exactly(length).await?;
+        }
+        Some(())
+    }
+
+    async fn read_line(&mut self) -> Option<String> {
+        loop {
+            if let Some(end) = self.unread.windows(2).position(|two| two == b"\r\n") {
+                let line: Vec<u8> = self.unread.drain(..end + 2).collect();
+                return String::from_utf8(line[..end].to_vec()).ok();
+            }
+            read_more(&mut self.socket, &mut self.unread).await?;
+        }
+    }
+
+    async fn read_exactly(&mut self, length: usize) -> Option<Vec<u8>> {
+        while self.unread.len() < length {
+            read_more(&mut self.socket, &mut self.unread).await?;
+        }
+        Some(self.unread.drain(..length).collect())
+    }
+
     /// Sends the answer's head; the body follows in chunks.
     pub async fn send_head(&mut self, status: u16, headers: &[(&str, &str)]) {
         let mut head = format!("HTTP/1.1 {status} Scripted\r\n");
@@ -184,7 +238,7 @@ impl ServedRequest {
     }
 }
 
-async fn read(mut socket: TcpStream) -> Option<ServedRequest> {
+async fn read_head(mut socket: TcpStream) -> Option<ServedRequest> {
     socket.set_nodelay(true).ok()?;
     let mut unread = Vec::new();
     let head_end = loop {
@@ -199,45 +253,11 @@ async fn read(mut socket: TcpStream) -> Option<ServedRequest> {
     let line = lines.next()?.to_owned();
     let headers = lines.filter_map(|line| line.split_once(": "));
     let headers = headers.map(|(name, value)| (name.to_lowercase(), value.to_owned())).collect();
-    let mut seen = Seen { line, headers, body: Vec::new() };
-    if seen.header("transfer-encoding") == ["chunked"] {
-        loop {
-            let size = usize::from_str_radix(&read_line(&mut socket, &mut unread).await?, 16).ok()?;
-            let chunk = read_exactly(&mut socket, &mut unread, size + 2).await?;
-            seen.body.extend_from_slice(&chunk[..size]);
-            if size == 0 {
-                break;
-            }
-        }
-    } else if let Some(length) = seen.header("content-length").first() {
-        let length = length.parse().ok()?;
-        seen.body = read_exactly(&mut socket, &mut unread, length).await?;
-    }
-    Some(ServedRequest { seen, socket })
+    let seen = Seen { line, headers, body: Vec::new() };
+    Some(ServedRequest { seen, socket, unread })
 }
 
 async fn read_more(socket: &mut TcpStream, unread: &mut Vec<u8>) -> Option<()> {
     let count = socket.read_buf(unread).await.ok()?;
     (count > 0).then_some(())
-}
-
-async fn read_line(socket: &mut TcpStream, unread: &mut Vec<u8>) -> Option<String> {
-    loop {
-        if let Some(end) = unread.windows(2).position(|two| two == b"\r\n") {
-            let line: Vec<u8> = unread.drain(..end + 2).collect();
-            return String::from_utf8(line[..end].to_vec()).ok();
-        }
-        read_more(socket, unread).await?;
-    }
-}
-
-async fn read_exactly(
-    socket: &mut TcpStream,
-    unread: &mut Vec<u8>,
-    length: usize,
-) -> Option<Vec<u8>> {
-    while unread.len() < length {
-        read_more(socket, unread).await?;
-    }
-    Some(unread.drain(..length).collect())
 }

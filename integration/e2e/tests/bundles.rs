@@ -1,47 +1,56 @@
-//! Without the model's bundle requests are served all the same, and with it as soon as it comes.
+//! Without the model's bundle requests are served all the same, and by their tokens as soon as it comes.
 
-use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use serde_json::{Value, json};
-use tempfile::TempDir;
-use warmpath_e2e::bed::{Bed, Front, FrontOptions, post};
-use warmpath_e2e::client::Version;
+use warmpath_e2e::bed::{Bed, FrontOptions, difference, post};
+use warmpath_e2e::client::{Connection, Version};
 use warmpath_e2e::fleet::{fast, served_once};
 use warmpath_e2e::poll;
 use warmpath_e2e::prompts::{MODEL, prompt};
-use warmpath_e2e::scripted::ScriptedEngine;
-use warmpath_harness::fleet::{Fleet, FleetOptions};
+use warmpath_e2e::scripted::{ScriptedEngine, ServedRequest};
+use warmpath_harness::fleet::{Fleet, FleetOptions, Served};
 use warmpath_harness::{Bootstrap, HarnessError, Variant, paths};
 
-/// A file of its own with these bytes.
-fn file(dir: &TempDir, bytes: &[u8]) -> Option<PathBuf> {
-    let path = dir.path().join("bundle");
-    std::fs::write(&path, bytes).unwrap();
-    Some(path)
+/// The main thread's VM and the two workers'.
+const VMS: u64 = 3;
+
+fn good_bundle() -> Vec<u8> {
+    std::fs::read(paths::demo_bundle().expect("the demo's bundle")).expect("a file")
+}
+
+fn with_bundle(engines: usize) -> FleetOptions {
+    FleetOptions { bundle: Some(paths::demo_bundle().expect("the demo's bundle")), ..fast(engines) }
+}
+
+/// Sends a chat or a text; it must be served.
+async fn send(bed: &Bed, connection: &mut Connection, path: &str, body: &Value) -> (Served, Value) {
+    let (id, answer) = post(connection, path, body, &[]).await;
+    assert_eq!(answer.status, 200, "{:?}", answer.body);
+    (served_once(&bed.fleet, &id).await, answer.json())
+}
+
+fn chat() -> Value {
+    json!({"model": MODEL, "messages": [{"role": "user", "content": "hello"}]})
 }
 
 /// A chat and a text are routed by load and served; token ids need no bundle.
-async fn serves_without(options: &FrontOptions, why: &str) {
-    let bed = Bed::start(options, 2).await;
-    poll::until("failed attempts to get the bundle", async || {
-        match bed.front.metric("bundle_failures_total").await {
-            0 => Err("none"),
-            _ => Ok(()),
-        }
+async fn serves_without_bundle(bed: &Bed, why: &str) {
+    poll::until("an attempt to get the bundle", async || {
+        let failures = bed.front.metric("bundle_failures_total").await;
+        if failures > 0 { Ok(()) } else { Err(failures) }
     })
     .await;
+    let before = bed.front.decisions().await;
     let mut connection = bed.front.connect(Version::Http1).await;
-    let chat = json!({"model": MODEL, "messages": [{"role": "user", "content": "hello"}]});
+    send(bed, &mut connection, "/v1/chat/completions", &chat()).await;
     let text = json!({"model": MODEL, "prompt": "hello"});
-    for (path, body) in [("/v1/chat/completions", &chat), ("/v1/completions", &text)] {
-        let (id, answer) = post(&mut connection, path, body, &[]).await;
-        assert_eq!(answer.status, 200, "{why}");
-        assert_eq!(served_once(&bed.fleet, &id).await.state, "finished", "{why}");
-    }
+    send(bed, &mut connection, "/v1/completions", &text).await;
     let first = bed.complete(&prompt(1, 20)).await;
     let second = bed.complete(&prompt(1, 20)).await;
     assert_eq!((second.engine, second.cached_tokens), (first.engine, Some(320)), "{why}");
-    let decisions = bed.front.decisions().await;
+    let decisions = difference(&before, &bed.front.decisions().await);
     assert_eq!(decisions["no_tokenizer"], 2, "{why}");
     assert_eq!(bed.front.metric("bundles_loaded_total").await, 0, "{why}");
     let log = bed.front.envoy.log();
@@ -51,44 +60,12 @@ async fn serves_without(options: &FrontOptions, why: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_listener_has_no_bundle() {
-    serves_without(&FrontOptions::new(Variant::ClusterHeader), "the status is not 200").await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_bundle_is_garbage() {
-    let dir = tempfile::tempdir().unwrap();
-    let garbage: Vec<u8> = (0..100_000_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
-    for bytes in [&garbage[..], b"", b"{}", b"<html>not found</html>"] {
-        let mut options = FrontOptions::new(Variant::OverrideHost);
-        options.bundle = file(&dir, bytes);
-        serves_without(&options, "not loaded").await;
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_bundle_is_cut_short() {
-    let bytes = std::fs::read(paths::demo_bundle().expect("the demo's bundle")).unwrap();
-    let dir = tempfile::tempdir().unwrap();
-    for length in [bytes.len() - 1, bytes.len() / 2, 16] {
-        let mut options = FrontOptions::new(Variant::OverrideHost);
-        options.bundle = file(&dir, &bytes[..length]);
-        serves_without(&options, "not loaded").await;
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_byte_of_the_bundle_is_flipped() {
-    let mut bytes = std::fs::read(paths::demo_bundle().expect("the demo's bundle")).unwrap();
-    let middle = bytes.len() / 2;
-    bytes[middle] ^= 0x10;
-    let dir = tempfile::tempdir().unwrap();
-    let mut options = FrontOptions::new(Variant::OverrideHost);
-    options.bundle = file(&dir, &bytes);
-    serves_without(&options, "not loaded").await;
+    let bed = Bed::start(&FrontOptions::new(Variant::ClusterHeader), 2).await;
+    serves_without_bundle(&bed, "the status is not 200").await;
 }
 
 fn refuse(bootstrap: &mut Bootstrap) -> Result<(), HarnessError> {
-    // Nothing listens on the port for multiplexing TCP services, and nothing that tests start ever will.
+    // Port 1 is nobody's: no test binds it, nor does the system give it out.
     let cluster = bootstrap.cluster_mut("warmpath_internal")?;
     let endpoint = &mut cluster["load_assignment"]["endpoints"][0]["lb_endpoints"][0]["endpoint"];
     endpoint["address"]["socket_address"]["port_value"] = json!(1);
@@ -97,118 +74,172 @@ fn refuse(bootstrap: &mut Bootstrap) -> Result<(), HarnessError> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_listens_where_the_bundle_should_be() {
-    let mut options = FrontOptions::new(Variant::ClusterHeader);
-    options.edit = refuse;
-    serves_without(&options, "not loaded").await;
+    let options = FrontOptions { edit: refuse, ..FrontOptions::new(Variant::OverrideHost) };
+    serves_without_bundle(&Bed::start(&options, 2).await, "not loaded").await;
 }
 
-fn models(cluster: &str) -> Value {
-    json!({
-        "kv_capacity_tokens": 1 << 23,
-        "models": [{
-            "name": MODEL,
-            "block_size_tokens": 16,
-            "bundle": {"cluster": cluster, "path": "/_warmpath/bundles/demo.wpb"},
-        }],
-    })
+fn models(bundle_cluster: &str) -> Value {
+    json!([{
+        "name": MODEL,
+        "block_size_tokens": 16,
+        "bundle": {"cluster": bundle_cluster, "path": "/bundle"},
+    }])
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_bundles_cluster_does_not_exist() {
     let mut options = FrontOptions::new(Variant::OverrideHost);
-    options.config_patch = models("nowhere");
-    serves_without(&options, "the cluster is unknown").await;
+    options.config_patch["models"] = models("nowhere");
+    serves_without_bundle(&Bed::start(&options, 2).await, "the cluster is unknown").await;
+}
+
+/// What a server of bundles may give instead of one.
+enum Wrong {
+    Status(u16),
+    Body(Vec<u8>),
+    /// The head and these bytes, then a reset.
+    CutOff(Vec<u8>),
+    Reset,
+}
+
+impl Wrong {
+    async fn answer(self, mut request: ServedRequest) {
+        match self {
+            Self::Status(status) => request.answer(status, "text/plain", b"no").await,
+            Self::Body(body) => request.answer(200, "application/octet-stream", &body).await,
+            Self::CutOff(body) => {
+                request.send_head(200, &[]).await;
+                request.send_chunk(&body).await;
+                request.reset();
+            }
+            Self::Reset => request.reset(),
+        }
+    }
+}
+
+fn wrongs(good: &[u8]) -> Vec<Wrong> {
+    let mut flipped = good.to_vec();
+    flipped[good.len() / 2] ^= 0x10;
+    let garbage = (0..100_000_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    vec![
+        Wrong::Reset,
+        Wrong::Status(503),
+        Wrong::CutOff(good[..good.len() / 3].to_vec()),
+        Wrong::Body(good[..good.len() - 1].to_vec()),
+        Wrong::Body(good[..good.len() / 2].to_vec()),
+        Wrong::Body(good[..16].to_vec()),
+        Wrong::Body(flipped),
+        Wrong::Body(garbage),
+        Wrong::Body(b"<html>not found</html>".to_vec()),
+        Wrong::Body(b"{}".to_vec()),
+        Wrong::Body(Vec::new()),
+        Wrong::Status(404),
+    ]
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_bundles_server_breaks_off_and_then_comes_to_its_senses() {
-    let bytes = std::fs::read(paths::demo_bundle().expect("the demo's bundle")).unwrap();
+async fn wrong_bundles_are_refused_until_a_good_one_comes() {
+    let good = good_bundle();
     let mut server = ScriptedEngine::start().await;
-    let fleet = Fleet::start(&with_bundle(1)).await.unwrap();
-    // In this variant each engine has a cluster, so that one of them can play the server of bundles.
+    let fleet = Fleet::start(&with_bundle(2)).await.unwrap();
+    let mut addresses = fleet.addresses().to_vec();
+    addresses.push(server.address());
+    // In this variant each engine has a cluster; the last one is no backend, but the server of bundles.
     let mut options = FrontOptions::new(Variant::ClusterHeader);
-    options.config_patch = models("engine-1");
-    let engines = [fleet.addresses()[0], server.address()];
-    let start = tokio::spawn(async move { options.start(&engines).await });
-    // The main thread and two workers ask, and the canary that only checks the configuration may.
-    for round in 0..4 {
-        let mut served = server.next().await;
-        assert!(served.seen.line.starts_with("GET /_warmpath/bundles/demo.wpb"));
-        match round {
-            0 => served.reset(),
-            1 => served.answer(503, "text/plain", b"not yet").await,
-            2 => {
-                served.send_head(200, &[]).await;
-                served.send_chunk(&bytes[..bytes.len() / 3]).await;
-                served.reset();
-            }
-            _ => served.answer(200, "application/octet-stream", &bytes[1..]).await,
-        }
-    }
-    tokio::spawn(async move {
+    options.config_patch["models"] = models("engine-2");
+    options.config_patch["backends"] = (0..2)
+        .map(|i| {
+            let name = format!("engine-{i}");
+            json!({"name": name, "cluster": name, "address": addresses[i].to_string()})
+        })
+        .collect();
+    let is_good = Arc::new(AtomicBool::new(false));
+    let answered = Arc::new(AtomicUsize::new(0));
+    let (may_be_good, counter) = (Arc::clone(&is_good), Arc::clone(&answered));
+    let server = tokio::spawn(async move {
+        let mut wrongs = wrongs(&good).into_iter();
         loop {
-            let served = server.next().await;
-            served.answer(200, "application/octet-stream", &bytes).await;
+            let request = server.next_head().await;
+            let wrong = wrongs.next().unwrap_or(Wrong::Status(404));
+            if may_be_good.load(Ordering::Relaxed) {
+                request.answer(200, "application/octet-stream", &good).await;
+            } else {
+                wrong.answer(request).await;
+            }
+            counter.fetch_add(1, Ordering::Relaxed);
         }
     });
-    let front: Front = start.await.unwrap();
-    front.wait_for_bundles(3).await;
-    assert!(front.metric("bundle_failures_total").await > 0);
-    front.assert_no_crash().await;
+    let bed = Bed { front: options.start(&addresses).await, fleet };
+    poll::until("all wrong answers to be given", async || {
+        let answered = answered.load(Ordering::Relaxed);
+        if answered >= 13 { Ok(()) } else { Err(answered) }
+    })
+    .await;
+    serves_without_bundle(&bed, "not loaded").await;
+    is_good.store(true, Ordering::Relaxed);
+    bed.front.wait_for_bundles(VMS).await;
+    let before = bed.front.decisions().await;
+    let mut connection = bed.front.connect(Version::Http1).await;
+    send(&bed, &mut connection, "/v1/chat/completions", &chat()).await;
+    let decisions = difference(&before, &bed.front.decisions().await);
+    assert_eq!(decisions.into_keys().collect::<Vec<_>>(), ["prefix_miss"]);
+    bed.front.assert_no_crash().await;
+    server.abort();
 }
 
-fn with_bundle(engines: usize) -> FleetOptions {
-    FleetOptions { bundle: Some(paths::demo_bundle().expect("the demo's bundle")), ..fast(engines) }
+async fn by_tokens(variant: Variant) {
+    let mut options = FrontOptions::new(variant);
+    options.bundle = Some(paths::demo_bundle().expect("the demo's bundle"));
+    let bed = Bed::with_fleet(&options, &with_bundle(3)).await;
+    bed.front.wait_for_bundles(VMS).await;
+    let mut connection = bed.front.connect(Version::Http1).await;
+    for number in 0..6 {
+        chats_stay_with_their_engine(&bed, &mut connection, number).await;
+        let text = json!({"model": MODEL, "prompt": format!("{number} {}", "word ".repeat(99))});
+        let (first, _) = send(&bed, &mut connection, "/v1/completions", &text).await;
+        let (second, _) = send(&bed, &mut connection, "/v1/completions", &text).await;
+        let known = first.prompt_tokens.saturating_sub(1) / 16 * 16;
+        assert_eq!((second.engine, second.cached_tokens), (first.engine, Some(known)));
+    }
+    // The filter counted the tokens of each as its engine did.
+    let agreements = async || bed.front.model_metric("parity_agreements_total").await;
+    poll::until_equal("parity", 6 * 5, agreements).await;
+    assert_eq!(bed.front.model_metric("parity_disagreements_total").await, 0);
+    let decisions: Vec<String> = bed.front.decisions().await.into_keys().collect();
+    assert_eq!(decisions, ["prefix_hit", "prefix_miss"]);
+    bed.front.assert_no_crash().await;
+}
+
+/// A chat of three turns, each with the answers before it.
+async fn chats_stay_with_their_engine(bed: &Bed, connection: &mut Connection, number: u32) {
+    let opening = format!("Tell me a story of {number} bears. {}", "And a fox. ".repeat(40));
+    let mut messages = vec![
+        json!({"role": "system", "content": format!("You are narrator {number}.")}),
+        json!({"role": "user", "content": opening}),
+    ];
+    let mut before: Option<Served> = None;
+    for turn in 0..3 {
+        let body = json!({"model": MODEL, "messages": messages, "max_tokens": 20});
+        let (served, answer) = send(bed, connection, "/v1/chat/completions", &body).await;
+        if let Some(before) = before {
+            assert_eq!(served.engine, before.engine, "chat {number}, turn {turn}");
+            // All full blocks of the turn before.
+            let known = before.prompt_tokens / 16 * 16;
+            assert!(served.cached_tokens >= Some(known), "{:?} of {known}", served.cached_tokens);
+        }
+        before = Some(served);
+        let reply = answer["choices"][0]["message"]["content"].clone();
+        messages.push(json!({"role": "assistant", "content": reply}));
+        messages.push(json!({"role": "user", "content": format!("Go on, {turn}.")}));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn with_the_bundle_chats_and_texts_are_routed_by_their_tokens() {
-    for variant in Variant::ALL {
-        let mut options = FrontOptions::new(variant);
-        options.bundle = Some(paths::demo_bundle().expect("the demo's bundle"));
-        let bed = Bed::with_fleet(&options, &with_bundle(3)).await;
-        bed.front.wait_for_bundles(3).await;
-        let mut connection = bed.front.connect(Version::Http1).await;
-        let mut answered = 0;
-        for number in 0..6 {
-            let opening = format!("Tell me a story of {number} bears. {}", "And a fox. ".repeat(40));
-            let mut messages = vec![
-                json!({"role": "system", "content": format!("You are narrator {number}.")}),
-                json!({"role": "user", "content": opening}),
-            ];
-            let mut first = None;
-            for turn in 0..3 {
-                let body = json!({"model": MODEL, "messages": messages, "max_tokens": 20});
-                let (id, answer) = post(&mut connection, "/v1/chat/completions", &body, &[]).await;
-                assert_eq!(answer.status, 200, "{:?}", answer.body);
-                let served = served_once(&bed.fleet, &id).await;
-                answered += 1;
-                let (engine, length) = *first.get_or_insert((served.engine, served.prompt_tokens));
-                assert_eq!(served.engine, engine, "{variant:?}: chat {number}, turn {turn}");
-                let cached = served.cached_tokens.unwrap();
-                // All full blocks of the opening prompt, at least.
-                let known = if turn == 0 { 0 } else { length / 16 * 16 };
-                assert!(cached >= known, "{variant:?}: turn {turn}: {cached} of {known} cached");
-                let reply = answer.json()["choices"][0]["message"]["content"].clone();
-                messages.push(json!({"role": "assistant", "content": reply}));
-                messages.push(json!({"role": "user", "content": format!("Go on, {turn}.")}));
-            }
-            let text = json!({"model": MODEL, "prompt": format!("{number} {}", "word ".repeat(99))});
-            let mut engines = Vec::new();
-            for _ in 0..2 {
-                let (id, _) = post(&mut connection, "/v1/completions", &text, &[]).await;
-                engines.push(served_once(&bed.fleet, &id).await.engine);
-                answered += 1;
-            }
-            assert_eq!(engines[0], engines[1]);
-        }
-        // The filter counted the tokens of each as the engine did.
-        poll::until_equal("parity", answered, async || {
-            bed.front.metric("parity_agreements_total").await
-        })
-        .await;
-        assert_eq!(bed.front.metric("parity_disagreements_total").await, 0);
-        assert_eq!(bed.front.decisions().await.get("no_tokenizer"), None);
-        bed.front.assert_no_crash().await;
-    }
+async fn chats_and_texts_are_routed_by_their_tokens_by_cluster_header() {
+    by_tokens(Variant::ClusterHeader).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn chats_and_texts_are_routed_by_their_tokens_by_override_host() {
+    by_tokens(Variant::OverrideHost).await;
 }

@@ -55,10 +55,6 @@ async fn what_the_repository_ships_is_accepted() {
         let (accepted, log) = validate(&bootstrap(variant)).await;
         assert!(accepted, "{variant:?}:\n{log}");
     }
-    for policy in ["kv_cost", "round_robin", "least_request", "consistent_hash", "random"] {
-        let (accepted, log) = validate_patched(&json!({"policy": policy})).await;
-        assert!(accepted, "{policy}:\n{log}");
-    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -104,16 +100,8 @@ async fn every_wrong_value_is_named_at_once() {
 async fn wrong_shapes_are_named() {
     for (patch, path) in [
         (json!({"polcy": "kv_cost"}), "polcy: "),
-        (json!({"policy": "best"}), "policy: "),
-        (json!({"backends": []}), "backends: "),
-        (json!({"backends": null}), "backends"),
-        (json!({"backends": [{"name": 1}]}), "backends[0].name: "),
         (json!({"backends": [{"name": "a", "cluster": "a", "weight": 1}]}), "backends[0].weight: "),
-        (json!({"models": [{"name": "m"}]}), "models[0]"),
-        (json!({"models": [{"name": "m", "bundle": "x"}]}), "models[0].bundle: "),
-        (json!({"body_bytes_max": -1}), "body_bytes_max: "),
         (json!({"body_bytes_max": 1.5}), "body_bytes_max: "),
-        (json!({"body_bytes_max": "1"}), "body_bytes_max: "),
     ] {
         assert_refused(&patch, &["configuration refused", path]).await;
     }
@@ -121,10 +109,9 @@ async fn wrong_shapes_are_named() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_no_object_is_refused() {
-    let text = |value: &str| {
-        json!({"@type": "type.googleapis.com/google.protobuf.StringValue", "value": value})
-    };
-    for configuration in [Value::Null, text("not JSON"), text("[]"), text("{} x"), text("\u{0}")] {
+    let text =
+        json!({"@type": "type.googleapis.com/google.protobuf.StringValue", "value": "not JSON"});
+    for configuration in [Value::Null, text] {
         let mut bootstrap = bootstrap(Variant::OverrideHost);
         bootstrap.plugin_mut().unwrap()["configuration"] = configuration.clone();
         let (accepted, log) = validate(&bootstrap).await;

@@ -2,111 +2,126 @@
 
 use serde_json::json;
 use warmpath_e2e::bed::{Bed, FrontOptions, post};
-use warmpath_e2e::client::{Version, whole};
+use warmpath_e2e::client::{Connection, Version, whole};
 use warmpath_e2e::poll;
 use warmpath_e2e::prompts::{completion, prompt};
 use warmpath_harness::Variant;
 
-#[tokio::test(flavor = "multi_thread")]
-async fn decisions_sum_to_requests_and_predictions_equal_what_the_engines_report() {
-    for variant in Variant::ALL {
-        let bed = Bed::start(&FrontOptions::new(variant), 3).await;
-        let mut connection = bed.front.connect(Version::Http1).await;
-        // Each prompt three times, as JSON, as a stream with usage, and a follow-up. One after the other:
-        // the fleet is quiet, and nothing is ever evicted.
-        for number in 0..15 {
-            let mut tokens = prompt(number, 20);
-            let mut body = completion(&tokens);
-            post(&mut connection, "/v1/completions", &body, &[]).await;
-            body["stream"] = json!(true);
-            body["stream_options"] = json!({"include_usage": true});
-            post(&mut connection, "/v1/completions", &body, &[]).await;
-            tokens.extend(prompt(500 + number, 3));
-            post(&mut connection, "/v1/completions", &completion(&tokens), &[]).await;
-        }
-        // And what the filter does not read.
-        for (method, path, body) in
-            [("GET", "/v1/models", ""), ("POST", "/v1/completions", "?"), ("POST", "/v1/x", "{}")]
-        {
-            let request = connection.request(method, path, &[], whole(body));
-            connection.send(request).await.unwrap();
-        }
-        let served = bed.fleet.served().await.unwrap();
-        let finished: Vec<_> = served.iter().filter(|served| served.finished()).collect();
-        assert_eq!(finished.len(), 45);
-        let cached: u64 = finished.iter().filter_map(|served| served.cached_tokens).sum();
-        let tokens: u64 = finished.iter().map(|served| served.prompt_tokens).sum();
-        assert!(cached > 15 * 2 * 300);
-        poll::until_equal("all answers to be read", 45, async || {
-            bed.front.metric("parity_agreements_total").await
-        })
-        .await;
-        for (metric, expected) in [
-            ("parity_disagreements_total", 0),
-            ("prompt_tokens_total", tokens),
-            ("reported_prompt_tokens_total", tokens),
-            ("reported_cached_tokens_total", cached),
-            ("predicted_cached_tokens_total", cached),
-            ("served_elsewhere_total", 0),
-            ("backend_failures_total", 0),
-            ("store_updates_lost_total", 0),
-            ("index_blocks_evicted_total", 0),
-            // 20 full blocks of each prompt, and 3 that the follow-up fills.
-            ("index_blocks_added_total", 15 * 23),
-        ] {
-            assert_eq!(bed.front.metric(metric).await, expected, "{variant:?}: {metric}");
-        }
-        let stats = bed.front.stats().await;
-        let decisions = bed.front.decisions().await;
-        assert_eq!(decisions.values().sum::<u64>(), stats["http.public.downstream_rq_total"]);
-        let names: Vec<&str> = decisions.keys().map(String::as_str).collect();
-        assert_eq!(names, ["not_json", "other_path", "prefix_hit", "prefix_miss"]);
-        assert_eq!((decisions["prefix_hit"], decisions["prefix_miss"]), (30, 15));
-        bed.front.assert_no_crash().await;
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn prometheus_has_the_reason_as_a_label() {
-    let bed = Bed::start(&FrontOptions::new(Variant::OverrideHost), 2).await;
-    for _ in 0..3 {
-        bed.complete(&prompt(1, 20)).await;
-    }
-    let page = bed.front.envoy.prometheus().await.unwrap();
-    let ours: Vec<&str> = page.lines().filter(|line| line.contains("warmpath")).collect();
-    let value = |reason: &str| {
-        let label = format!("reason=\"{reason}\"");
-        let found = ours.iter().find(|line| {
-            line.contains("warmpath_decisions_total{") && line.contains(&label)
-        });
-        found.and_then(|line| line.rsplit(' ').next()?.parse::<u64>().ok())
-    };
-    assert_eq!((value("prefix_miss"), value("prefix_hit")), (Some(1), Some(2)), "{ours:#?}");
-    // Every reason is one series of the same metric, from the start.
-    let series = ours.iter().filter(|line| line.contains("warmpath_decisions_total{")).count();
-    assert!(series >= 19, "{ours:#?}");
-    assert!(!ours.iter().any(|line| line.contains("reason_prefix_hit")), "{ours:#?}");
-    for metric in ["warmpath_decision_time_us", "warmpath_requests_in_flight", "warmpath_vm_memory_bytes"] {
-        assert!(ours.iter().any(|line| line.contains(metric)), "{metric}: {ours:#?}");
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_parity_fault_shows() {
-    // The engines cut their prompts as the filter does, but this request's model has another name there: the
-    // engine counts in another namespace, so it has nothing cached where the filter expects all.
-    let mut options = FrontOptions::new(Variant::OverrideHost);
-    options.config_patch = json!({"kv_capacity_tokens": 1 << 23});
-    let bed = Bed::start(&options, 1).await;
+async fn statistics(variant: Variant) {
+    let bed = Bed::start(&FrontOptions::new(variant), 3).await;
     let mut connection = bed.front.connect(Version::Http1).await;
-    let mut body = completion(&prompt(1, 20));
-    post(&mut connection, "/v1/completions", &body, &[]).await;
+    a_quiet_fleet_is_predicted_exactly(&bed, &mut connection).await;
+    decisions_sum_to_requests(&bed, &mut connection).await;
+    prometheus_has_labels(&bed).await;
+    a_wrong_prediction_shows(&bed, &mut connection).await;
+    bed.front.assert_no_crash().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn statistics_are_true_by_cluster_header() {
+    statistics(Variant::ClusterHeader).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn statistics_are_true_by_override_host() {
+    statistics(Variant::OverrideHost).await;
+}
+
+async fn answers_read(bed: &Bed, count: u64) {
+    let agreements = async || bed.front.model_metric("parity_agreements_total").await;
+    poll::until_equal("all answers to be read", count, agreements).await;
+    assert_eq!(bed.front.model_metric("parity_disagreements_total").await, 0);
+}
+
+/// Each prompt as JSON, as a stream, and with a follow-up, one after the other: nothing is evicted, and
+/// nothing waits.
+async fn a_quiet_fleet_is_predicted_exactly(bed: &Bed, connection: &mut Connection) {
+    for number in 0..15 {
+        let mut tokens = prompt(number, 20);
+        let mut body = completion(&tokens);
+        post(connection, "/v1/completions", &body, &[]).await;
+        body["stream"] = json!(true);
+        body["stream_options"] = json!({"include_usage": true});
+        post(connection, "/v1/completions", &body, &[]).await;
+        tokens.extend(prompt(500 + number, 3));
+        post(connection, "/v1/completions", &completion(&tokens), &[]).await;
+    }
+    let served = bed.fleet.served().await.unwrap();
+    assert!(served.len() == 45 && served.iter().all(|served| served.finished()));
+    let cached: u64 = served.iter().filter_map(|served| served.cached_tokens).sum();
+    let tokens: u64 = served.iter().map(|served| served.prompt_tokens).sum();
+    assert_eq!(cached, 15 * 2 * 320);
+    answers_read(bed, 45).await;
+    for (metric, expected) in [
+        ("prompt_tokens_total", tokens),
+        ("reported_prompt_tokens_total", tokens),
+        ("reported_cached_tokens_total", cached),
+        ("predicted_cached_tokens_total", cached),
+        ("model_approximate", 0),
+    ] {
+        assert_eq!(bed.front.model_metric(metric).await, expected, "{metric}");
+    }
+    for (metric, expected) in [
+        ("served_elsewhere_total", 0),
+        ("backend_failures_total", 0),
+        ("store_updates_lost_total", 0),
+        ("index_blocks_evicted_total", 0),
+        // 20 full blocks of each prompt, and 3 that the follow-up fills.
+        ("index_blocks_added_total", 15 * 23),
+    ] {
+        assert_eq!(bed.front.metric(metric).await, expected, "{metric}");
+    }
+}
+
+async fn decisions_sum_to_requests(bed: &Bed, connection: &mut Connection) {
+    for (method, path, body) in
+        [("GET", "/v1/models", ""), ("POST", "/v1/completions", "?"), ("POST", "/v1/x", "{}")]
+    {
+        let request = connection.request(method, path, &[], whole(body));
+        connection.send(request).await.unwrap();
+    }
+    let decisions = bed.front.decisions().await;
+    let expected = [("not_json", 1), ("other_path", 2), ("prefix_hit", 30), ("prefix_miss", 15)];
+    let seen: Vec<(&str, u64)> = decisions.iter().map(|(name, n)| (name.as_str(), *n)).collect();
+    assert_eq!(seen, expected);
+    assert_eq!(bed.front.stats().await["http.public.downstream_rq_total"], 48);
+}
+
+async fn prometheus_has_labels(bed: &Bed) {
+    let page = bed.front.envoy.prometheus().await.unwrap();
+    let ours: Vec<&str> = page.lines().filter(|line| line.contains("warmpath_")).collect();
+    let of = |metric: &str| {
+        let start = format!("envoy_wasmcustom_warmpath_{metric}{{");
+        ours.iter().copied().filter(move |line| line.starts_with(&start)).collect::<Vec<&str>>()
+    };
+    let decisions = of("decisions_total");
+    for (reason, count) in [("prefix_hit", 30), ("prefix_miss", 15), ("no_tokenizer", 0)] {
+        let label = format!("reason=\"{reason}\"");
+        let series: Vec<_> = decisions.iter().filter(|line| line.contains(&label)).collect();
+        assert_eq!(series.len(), 1, "{reason}: {ours:#?}");
+        assert!(series[0].ends_with(&format!(" {count}")), "{series:?}");
+    }
+    assert!(decisions.iter().all(|line| line.contains("reason=\"")), "{decisions:#?}");
+    let agreements = of("parity_agreements_total");
+    assert_eq!(agreements.len(), 1);
+    assert!(agreements[0].contains("model=\"demo\"") && agreements[0].ends_with(" 45"));
+    for metric in ["decision_time_us_count", "requests_in_flight", "vm_memory_bytes"] {
+        assert_eq!(of(metric).len(), 1, "{metric}: {ours:#?}");
+    }
+    // One request, one decision with a body that was read or tried.
+    assert!(of("decision_time_us_count")[0].ends_with(" 46"), "{ours:#?}");
+}
+
+/// An engine keeps apart what the filter takes for one: without the model's name it counts in another
+/// namespace, and has nothing cached where the filter expects all.
+async fn a_wrong_prediction_shows(bed: &Bed, connection: &mut Connection) {
+    let read = async |metric| bed.front.model_metric(metric).await;
+    let predicted = read("predicted_cached_tokens_total").await;
+    let reported = read("reported_cached_tokens_total").await;
+    let mut body = completion(&prompt(0, 20));
     body.as_object_mut().unwrap().remove("model");
-    post(&mut connection, "/v1/completions", &body, &[]).await;
-    poll::until_equal("both answers", 2, async || {
-        bed.front.metric("parity_agreements_total").await
-    })
-    .await;
-    assert_eq!(bed.front.metric("predicted_cached_tokens_total").await, 320);
-    assert_eq!(bed.front.metric("reported_cached_tokens_total").await, 0);
+    post(connection, "/v1/completions", &body, &[]).await;
+    answers_read(bed, 46).await;
+    assert_eq!(read("predicted_cached_tokens_total").await, predicted + 320);
+    assert_eq!(read("reported_cached_tokens_total").await, reported);
 }

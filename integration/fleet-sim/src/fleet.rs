@@ -38,6 +38,8 @@ pub struct FleetSpec {
     pub profile: Profile,
     /// How many engines.
     pub backends: usize,
+    /// How many of them, the first ones, take twice as long for every step.
+    pub slow_backends: usize,
     /// How many Envoys; requests are spread over them at random.
     pub envoys: usize,
     /// Worker VMs in each.
@@ -186,8 +188,9 @@ impl<'a> Fleet<'a> {
         let config = Arc::new(config);
         let reporting = Reporting { tokens: workload.reads_answers(), cache_events: false };
         let engines = (0..spec.backends)
-            .map(|_| {
+            .map(|index| {
                 let mut engine = Engine::new(spec.profile.clone(), spec.seed)?;
+                engine.set_slow_factor(if index < spec.slow_backends { 2.0 } else { 1.0 });
                 engine.set_reporting(reporting);
                 Ok(engine)
             })

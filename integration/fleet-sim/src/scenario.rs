@@ -38,6 +38,8 @@ pub struct Scenario {
     pub profile: Profile,
     /// How many engines.
     pub backends: usize,
+    /// How many of them take twice as long for every step.
+    pub slow_backends: usize,
     /// What the users do.
     pub traffic: Traffic,
 }
@@ -151,7 +153,13 @@ pub fn all() -> Result<Vec<Scenario>, ProfileError> {
     let p8_small = Profile { kv_tokens: 40_000, ..p8.clone() };
     let mut all = Vec::new();
     let mut add = |name: &str, profile: &Profile, backends: usize, traffic: Traffic| {
-        all.push(Scenario { name: name.to_owned(), profile: profile.clone(), backends, traffic });
+        all.push(Scenario {
+            name: name.to_owned(),
+            profile: profile.clone(),
+            backends,
+            slow_backends: if name.contains("uneven") { backends / 2 } else { 0 },
+            traffic,
+        });
     };
     for users in [10, 20, 30] {
         let spec = StressSpec { users, ..STRESS };
@@ -189,6 +197,9 @@ pub fn all() -> Result<Vec<Scenario>, ProfileError> {
     add("1b-50-documents", &p1, 8, Traffic::Stress(EVICTING));
     add("8b-unique", &p8, 8, Traffic::Open(UNIQUE));
     let burst = OpenSpec { burst_requests: 100, burst_tokens: 3_000, ..UNIQUE };
+    add("8b-uneven-unique", &p8, 8, Traffic::Open(OpenSpec { rate_per_s: 6.0, ..UNIQUE }));
+    add("8b-uneven-churn", &p8_small, 8, Traffic::Stress(StressSpec { users: 40, ..CHURN }));
+    add("8b-uneven-agents", &p8, 8, Traffic::Talk(AGENTS));
     add("8b-burst", &p8, 8, Traffic::Open(OpenSpec { rate_per_s: 0.0, ..burst }));
     add("8b-burst-busy", &p8, 8, Traffic::Open(burst));
     add("8b-chats", &p8, 8, Traffic::Talk(CHATS));

@@ -1,36 +1,27 @@
 //! Which crate may depend on what, and name what.
 //!
-//! In: `cargo metadata` and the sources. The filter's libraries know no host: no sockets, clocks, threads
+//! In: the manifests, cargo's dependency tree and the sources. The filter's libraries know no host: no sockets, clocks, threads
 //! or runtime, directly or through a dependency. One file of the Wasm crate calls the host. Every version
 //! that ends up inside Envoy is exact.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
-use serde_json::Value;
-
+use crate::lints::IN_ENVOY;
 use crate::{Finding, SourceFile};
 
 /// The direct dependencies that each library inside the filter may have. Adding one here is a decision:
 /// it is code that runs in front of every request.
-const ALLOWED: &[(&str, &[&str])] = &[
-    ("warmpath-template", &["minijinja", "minijinja-contrib", "serde", "serde_json", "thiserror"]),
+const ALLOWED: &[(&str, &str, &[&str])] = &[
+    ("filter/template", "warmpath-template", &["minijinja", "serde_json", "thiserror"]),
     (
+        "filter/bundle",
         "warmpath-bundle",
-        &[
-            "ahash",
-            "serde",
-            "serde_json",
-            "thiserror",
-            "tokenizers",
-            "xxhash-rust",
-            "fancy-regex",
-            "regex-automata",
-            "memchr",
-        ],
+        &["ahash", "serde", "serde_json", "thiserror", "tokenizers", "xxhash-rust"],
     ),
     (
+        "filter/core",
         "warmpath-core",
         &[
             "ahash",
@@ -57,91 +48,86 @@ const IMPURE: &[&str] =
 /// The folders whose sources are held to [`IMPURE`].
 const PURE: &[&str] = &["filter/core/src/", "filter/template/src/", "filter/bundle/src/"];
 
-/// `cargo metadata` of the workspace at `root`, without going to the network.
-pub fn metadata(root: &Path) -> std::io::Result<Value> {
-    let tool = |variable: &str, default: &str| {
-        std::env::var_os(variable).unwrap_or_else(|| default.into())
-    };
-    let version = run(Command::new(tool("RUSTC", "rustc")).arg("-vV").current_dir(root))?;
-    let version = String::from_utf8_lossy(&version).into_owned();
-    let host = version.lines().find_map(|line| line.strip_prefix("host: ")).unwrap_or_default();
-    let mut cargo = Command::new(tool("CARGO", "cargo"));
-    // Crates of other platforms need not have been downloaded.
-    cargo.args(["metadata", "--format-version", "1", "--offline", "--filter-platform", host]);
-    Ok(serde_json::from_slice(&run(cargo.current_dir(root))?)?)
-}
-
-fn run(command: &mut Command) -> std::io::Result<Vec<u8>> {
-    let output = command.output()?;
-    if output.status.success() {
-        return Ok(output.stdout);
+/// What `library` is built from for the filter's target, by name: cargo's own answer, which knows features
+/// and targets. Does not go to the network.
+pub fn built_from(root: &Path, library: &str) -> std::io::Result<BTreeSet<String>> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let output = Command::new(cargo)
+        .args(["tree", "--package", library, "--edges", "normal", "--prefix", "none"])
+        .args(["--target", "wasm32-wasip1", "--offline"])
+        .current_dir(root)
+        .output()?;
+    if !output.status.success() {
+        return Err(std::io::Error::other(String::from_utf8_lossy(&output.stderr).into_owned()));
     }
-    Err(std::io::Error::other(String::from_utf8_lossy(&output.stderr).into_owned()))
+    let text = String::from_utf8_lossy(&output.stdout);
+    Ok(text.lines().filter_map(|line| line.split(' ').next()).map(str::to_owned).collect())
 }
 
-/// Finds dependencies that break the layers, and versions that are not exact.
-pub fn check_dependencies(metadata: &Value) -> Vec<Finding> {
-    let graph = Graph::read(metadata);
-    let mut found = Vec::new();
-    for (library, allowed) in ALLOWED {
-        for dependency in graph.direct(library) {
-            if !allowed.contains(&dependency.as_str()) {
-                let what = format!("{library} may not depend on {dependency}");
-                found.push(Finding::new("Cargo.toml", 0, what));
-            }
-        }
-        let reached = graph.reachable(library);
-        for forbidden in FORBIDDEN.iter().filter(|name| reached.contains(**name)) {
-            let what = format!("{library} reaches {forbidden} through its dependencies");
-            found.push(Finding::new("Cargo.toml", 0, what));
-        }
-    }
-    found.extend(check_versions(metadata));
-    found
+/// The libraries that [`check_built_from`] judges.
+pub fn libraries() -> impl Iterator<Item = &'static str> {
+    ALLOWED.iter().map(|(_, name, _)| *name)
 }
 
-/// Every registry dependency of a crate under `filter/` must be exact (`=1.2.3`).
-fn check_versions(metadata: &Value) -> Vec<Finding> {
-    let mut found = Vec::new();
-    for package in members(metadata) {
-        let manifest = text(&package["manifest_path"]);
-        if !manifest.contains("/filter/") {
-            continue;
-        }
-        for dependency in array(&package["dependencies"]) {
-            let (name, version) = (text(&dependency["name"]), text(&dependency["req"]));
-            let is_normal = dependency["kind"].is_null();
-            let is_ours = dependency["source"].is_null();
-            if is_normal && !is_ours && !version.starts_with('=') {
-                let what = format!("{name} {version} of {} must be exact", text(&package["name"]));
-                found.push(Finding::new("Cargo.toml", 0, what));
-            }
-        }
-    }
-    found
+/// Finds what must not be among the crates that `library` is built from.
+pub fn check_built_from(library: &str, crates: &BTreeSet<String>) -> Vec<Finding> {
+    FORBIDDEN
+        .iter()
+        .filter(|name| crates.contains(**name))
+        .map(|name| Finding::new("Cargo.toml", 0, format!("{library} is built from {name}")))
+        .collect()
 }
 
-/// Finds manifests whose dependencies do not come from the workspace's one list.
+/// Finds manifests whose dependencies do not come from the workspace's one list, libraries in the filter
+/// with a dependency that they may not have, and versions of theirs that are not exact.
 pub fn check_manifests(files: &[SourceFile]) -> Vec<Finding> {
     let mut found = Vec::new();
+    let root = files.iter().find(|file| file.path == "Cargo.toml").map(parse).unwrap_or_default();
+    let list = root.get("workspace").and_then(|workspace| workspace.get("dependencies"));
     for file in files.iter().filter(|file| file.path.ends_with("/Cargo.toml")) {
-        if file.path.starts_with("filter/fuzz/") {
+        let folder = file.path.trim_end_matches("/Cargo.toml");
+        if folder == "filter/fuzz" {
             continue;
         }
-        let manifest: toml::Table = file.text.parse().unwrap_or_default();
+        let manifest = parse(file);
+        let allowed = ALLOWED.iter().find(|(place, _, _)| *place == folder);
         for section in ["dependencies", "dev-dependencies", "build-dependencies"] {
-            let Some(section) = manifest.get(section).and_then(toml::Value::as_table) else {
-                continue;
-            };
-            for (name, dependency) in section {
-                if dependency.get("workspace").and_then(toml::Value::as_bool) != Some(true) {
-                    let what = format!("{name} must come from the workspace's list");
-                    found.push(Finding::new(&file.path, 0, what));
+            let section_table = manifest.get(section).and_then(toml::Value::as_table);
+            for (name, dependency) in section_table.into_iter().flatten() {
+                let mut breach = |what: String| found.push(Finding::new(&file.path, 0, what));
+                if !is_from_list(dependency) {
+                    breach(format!("{name} must come from the workspace's list"));
+                }
+                if section != "dependencies" {
+                    continue;
+                }
+                if allowed.is_some_and(|(_, _, names)| !names.contains(&name.as_str())) {
+                    breach(format!("may not depend on {name}"));
+                }
+                let is_exact = list.and_then(|list| list.get(name)).is_some_and(is_exact);
+                if IN_ENVOY.contains(&folder) && !is_exact {
+                    breach(format!("{name} must have an exact version (=1.2.3)"));
                 }
             }
         }
     }
     found
+}
+
+/// A dependency on the crate itself, with other features for its own tests, cannot come from the list.
+fn is_from_list(dependency: &toml::Value) -> bool {
+    let field = |name: &str| dependency.get(name);
+    field("workspace").and_then(toml::Value::as_bool) == Some(true)
+        || field("path").and_then(toml::Value::as_str) == Some(".")
+}
+
+fn is_exact(dependency: &toml::Value) -> bool {
+    let version = dependency.get("version").unwrap_or(dependency).as_str();
+    version.is_some_and(|version| version.starts_with('=')) || dependency.get("path").is_some()
+}
+
+fn parse(file: &SourceFile) -> toml::Table {
+    file.text.parse().unwrap_or_default()
 }
 
 /// Finds calls that tie the filter's libraries to a machine, and host calls outside the one file for them.
@@ -173,100 +159,34 @@ pub fn check_sources(files: &[SourceFile]) -> Vec<Finding> {
     found
 }
 
-/// Who depends on whom, by package name, build-time and test-time dependencies left out.
-struct Graph {
-    dependencies: BTreeMap<String, BTreeSet<String>>,
-}
-
-impl Graph {
-    fn read(metadata: &Value) -> Self {
-        let names: BTreeMap<&str, &str> = array(&metadata["packages"])
-            .map(|package| (text(&package["id"]), text(&package["name"])))
-            .collect();
-        let mut dependencies: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-        for node in array(&metadata["resolve"]["nodes"]) {
-            let Some(name) = names.get(text(&node["id"])) else { continue };
-            let entry = dependencies.entry((*name).to_owned()).or_default();
-            for dependency in array(&node["deps"]) {
-                let is_normal = array(&dependency["dep_kinds"]).any(|kind| kind["kind"].is_null());
-                if is_normal && let Some(name) = names.get(text(&dependency["pkg"])) {
-                    entry.insert((*name).to_owned());
-                }
-            }
-        }
-        Self { dependencies }
-    }
-
-    fn direct(&self, name: &str) -> impl Iterator<Item = &String> {
-        self.dependencies.get(name).into_iter().flatten()
-    }
-
-    fn reachable(&self, name: &str) -> BTreeSet<&str> {
-        let mut reached = BTreeSet::new();
-        let mut next: Vec<&str> = self.direct(name).map(String::as_str).collect();
-        while let Some(name) = next.pop() {
-            if reached.insert(name) {
-                next.extend(self.direct(name).map(String::as_str));
-            }
-        }
-        reached
-    }
-}
-
-fn members(metadata: &Value) -> impl Iterator<Item = &Value> {
-    let members: BTreeSet<&str> = array(&metadata["workspace_members"]).map(text).collect();
-    array(&metadata["packages"]).filter(move |package| members.contains(text(&package["id"])))
-}
-
-fn array(value: &Value) -> impl Iterator<Item = &Value> {
-    value.as_array().into_iter().flatten()
-}
-
-fn text(value: &Value) -> &str {
-    value.as_str().unwrap_or_default()
-}
-
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
     use crate::file;
 
-    fn sample(requirement: &str, dependency: &str, beyond: &str) -> Value {
-        let edge = |to: &str| json!({"pkg": to, "dep_kinds": [{"kind": null}]});
-        let package =
-            |name: &str| json!({"id": name, "name": name, "manifest_path": "/x/registry"});
-        json!({
-            "workspace_members": ["warmpath-core"],
-            "packages": [
-                {"id": "warmpath-core", "name": "warmpath-core", "manifest_path": "/r/filter/core/Cargo.toml",
-                 "dependencies": [{"name": dependency, "req": requirement, "kind": null, "source": "registry"}]},
-                package(dependency),
-                package(beyond),
-            ],
-            "resolve": {"nodes": [
-                {"id": "warmpath-core", "deps": [edge(dependency)]},
-                {"id": dependency, "deps": [edge(beyond)]},
-                {"id": beyond, "deps": []},
-            ]},
-        })
+    fn found_in(core: &str, list: &str) -> Vec<String> {
+        let root = format!("[workspace.dependencies]\n{list}\n");
+        let core = format!("[dependencies]\n{core}\n");
+        let files = [file("Cargo.toml", &root), file("filter/core/Cargo.toml", &core)];
+        check_manifests(&files).into_iter().map(|finding| finding.what).collect()
     }
 
     #[test]
-    fn layers_and_versions_are_checked() {
-        assert_eq!(check_dependencies(&sample("=1.0.0", "serde", "itoa")), []);
-        assert_eq!(check_dependencies(&sample("^1.0.0", "serde", "itoa")).len(), 1);
-        assert_eq!(check_dependencies(&sample("=1.0.0", "left-pad", "itoa")).len(), 1);
-        assert_eq!(check_dependencies(&sample("=1.0.0", "serde", "tokio")).len(), 1);
+    fn dependencies_are_allowed_listed_and_exact() {
+        assert_eq!(found_in("serde.workspace = true", "serde = \"=1.0.1\""), [""; 0]);
+        let loose = found_in("serde.workspace = true", "serde = { version = \"1\" }");
+        assert_eq!(loose, ["serde must have an exact version (=1.2.3)"]);
+        let own = found_in("serde = \"=1.0.1\"", "serde = \"=1.0.1\"");
+        assert_eq!(own, ["serde must come from the workspace's list"]);
+        let alien = found_in("tokio.workspace = true", "tokio = \"=1.0.1\"");
+        assert_eq!(alien, ["may not depend on tokio"]);
     }
 
     #[test]
-    fn a_version_of_its_own_is_found() {
-        let good = "[dependencies]\nserde.workspace = true\n";
-        assert_eq!(check_manifests(&[file("a/Cargo.toml", good)]), []);
-        let bad = "[dev-dependencies]\nserde = \"1\"\n";
-        assert_eq!(check_manifests(&[file("a/Cargo.toml", bad)]).len(), 1);
+    fn a_runtime_deep_in_the_tree_is_found() {
+        let crates = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        assert_eq!(check_built_from("warmpath-core", &crates(&["serde", "itoa"])), []);
+        assert_eq!(check_built_from("warmpath-core", &crates(&["serde", "tokio"])).len(), 1);
     }
 
     #[test]

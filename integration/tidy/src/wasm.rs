@@ -10,19 +10,26 @@ use wasmparser::{Operator, Parser, Payload};
 
 use crate::Finding;
 
-/// The parts of WASI that Rust's standard library uses without files, sockets or threads, and that every
-/// Envoy provides.
+/// The parts of WASI that proxy-wasm hosts have had from their beginning: standard output, clock, random
+/// numbers, environment. Newer ones (paths, directories, sockets, polling) are missing in some.
 const WASI: &[&str] = &[
+    "args_get",
+    "args_sizes_get",
     "clock_time_get",
     "environ_get",
     "environ_sizes_get",
+    "fd_close",
+    "fd_fdstat_get",
+    "fd_read",
+    "fd_seek",
     "fd_write",
     "proc_exit",
     "random_get",
     "sched_yield",
 ];
 
-/// The host functions of proxy-wasm's ABI 0.2.1 that a filter like this one may need.
+/// The host functions of proxy-wasm's ABI 0.2.1. The SDK's default methods refer to most of them, gRPC
+/// included, so a module imports more than it calls.
 const PROXY: &[&str] = &[
     "proxy_add_header_map_value",
     "proxy_call_foreign_function",
@@ -40,6 +47,12 @@ const PROXY: &[&str] = &[
     "proxy_get_metric",
     "proxy_get_property",
     "proxy_get_shared_data",
+    "proxy_get_status",
+    "proxy_grpc_call",
+    "proxy_grpc_cancel",
+    "proxy_grpc_close",
+    "proxy_grpc_send",
+    "proxy_grpc_stream",
     "proxy_http_call",
     "proxy_increment_metric",
     "proxy_log",

@@ -68,6 +68,8 @@ CHAT_BODIES = [
     chat({"role": "developer", "content": "d"}, USER),
     chat({"role": "developer", "content": "d", "tools": [TOOL]}, USER),
     chat({"role": "developer", "content": "d", "tools": [{"type": "function", "function": {"strict": True, "name": "f", "x": 1}, "y": 2}]}, USER),
+    chat({"role": "developer", "content": "d", "tools": [{"type": "function", "function": {"parameters": None, "name": "f"}}]}, USER),
+    chat({"role": "developer", "content": "d", "tools": [{"type": "function", "function": {"parameters": {}, "name": "f", "description": None}}, TOOL]}, USER),
     chat({"role": "system", "content": "s"}, {"role": "developer", "content": "d"}, USER),
     chat(USER, {"role": "developer", "content": "d"}, {"role": "system", "content": "s", "name": "n"}),
     chat({"role": "developer", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}, USER, {"role": "developer", "content": ""}),

@@ -81,7 +81,7 @@ pub(crate) fn hash_pair(left: u32, right: u32, seed: u64) -> u64 {
 
 /// What a token's slot holds. The digest is the lowest bits of the hash, which do not choose the
 /// slot: most absent words are told by it alone.
-#[inline]
+#[cfg(feature = "write")]
 pub(crate) fn token_slot(hash: u64, text_at: usize, id_and_flags: u32) -> u64 {
     hash << DIGEST_SHIFT | (text_at as u64) << TEXT_SHIFT | u64::from(id_and_flags)
 }

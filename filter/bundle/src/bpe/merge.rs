@@ -1,8 +1,9 @@
 //! Applying merges: the pair of lowest rank first, the leftmost of equals, until none is left.
 //!
 //! Short words: an array that is scanned for the lowest rank, quadratic with a small constant.
-//! Long words: a heap over a linked list, `n log n`, so that a text without spaces costs no more
-//! than its length deserves.
+//! Long words: a linked list and a queue of its pairs, `n log n`, so that a text without spaces costs
+//! no more than its length deserves. The queue has two parts: the pairs of the beginning, sorted
+//! once, and a heap of those that merges make, which is small and stays near the CPU.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -51,8 +52,14 @@ impl Ranks<'_> {
 pub(crate) struct MergeScratch {
     ranks: Vec<u32>,
     nodes: Vec<Node>,
-    heap: BinaryHeap<Reverse<u64>>,
+    /// Pairs of the beginning, rank in the high half and place in the low one, in order.
+    cold: Vec<u64>,
+    /// Pairs that merges made.
+    hot: BinaryHeap<Reverse<u64>>,
 }
+
+/// Words of more symbols than this give their buffers back: about 24 bytes a symbol.
+const KEPT_SYMBOLS_MAX: usize = 1 << 16;
 
 /// Merges `symbols` in place.
 pub(crate) fn merge(ranks: &mut Ranks<'_>, symbols: &mut Vec<u32>, scratch: &mut MergeScratch) {
@@ -89,27 +96,36 @@ fn merge_short(ranks: &mut Ranks<'_>, symbols: &mut Vec<u32>, pairs: &mut Vec<u3
 }
 
 fn merge_long(ranks: &mut Ranks<'_>, symbols: &mut Vec<u32>, scratch: &mut MergeScratch) {
-    let MergeScratch { nodes, heap, .. } = scratch;
+    let MergeScratch { nodes, cold, hot, .. } = scratch;
     nodes.clear();
-    let mut queue = std::mem::take(heap).into_vec();
-    queue.clear();
+    nodes.reserve(symbols.len());
+    cold.clear();
+    cold.reserve(symbols.len());
+    hot.clear();
     for (index, symbol) in symbols.iter().enumerate() {
+        let rank = ranks.of(Some(symbol), symbols.get(index + 1));
         let index = index as u32;
-        let rank = ranks.of(Some(symbol), symbols.get(index as usize + 1));
         if rank != MergeIndex::NEVER {
-            queue.push(entry(rank, index));
+            cold.push(entry(rank, index));
         }
         nodes.push(Node { symbol: *symbol, prev: index.wrapping_sub(1), next: index + 1, rank });
     }
     if let Some(last) = nodes.last_mut() {
         last.next = NONE;
     }
-    *heap = BinaryHeap::from(queue);
-    while let Some(Reverse(entry)) = heap.pop() {
+    cold.sort_unstable();
+    let mut queue = cold.iter().copied().peekable();
+    loop {
+        let next = match (queue.peek(), hot.peek()) {
+            (Some(cold), Some(Reverse(hot))) if hot < cold => None,
+            (None, _) => None,
+            (Some(_), _) => queue.next(),
+        };
+        let Some(entry) = next.or_else(|| hot.pop().map(|Reverse(entry)| entry)) else { break };
         let (rank, at) = ((entry >> 32) as u32, entry as u32);
         // A node whose pair has changed since has another rank; one that was merged away has none.
         if nodes.get(at as usize).map(|node| node.rank) == Some(rank) {
-            merge_node(ranks, nodes, heap, at);
+            merge_node(ranks, nodes, hot, at);
         }
     }
     symbols.clear();
@@ -118,18 +134,21 @@ fn merge_long(ranks: &mut Ranks<'_>, symbols: &mut Vec<u32>, scratch: &mut Merge
         symbols.push(node.symbol);
         at = node.next;
     }
+    if nodes.len() > KEPT_SYMBOLS_MAX {
+        *scratch = MergeScratch::default();
+    }
 }
 
 #[inline]
-fn entry(rank: u32, at: u32) -> Reverse<u64> {
-    Reverse(u64::from(rank) << 32 | u64::from(at))
+fn entry(rank: u32, at: u32) -> u64 {
+    u64::from(rank) << 32 | u64::from(at)
 }
 
 /// Merges the node at `at` with its next one.
 fn merge_node(
     ranks: &mut Ranks<'_>,
     nodes: &mut [Node],
-    heap: &mut BinaryHeap<Reverse<u64>>,
+    hot: &mut BinaryHeap<Reverse<u64>>,
     at: u32,
 ) {
     let Some(&node) = nodes.get(at as usize) else { return };
@@ -143,7 +162,7 @@ fn merge_node(
     }
     let rank = ranks.of(Some(&product), next_symbol.as_ref());
     if rank != MergeIndex::NEVER {
-        heap.push(entry(rank, at));
+        hot.push(Reverse(entry(rank, at)));
     }
     if let Some(slot) = nodes.get_mut(at as usize) {
         *slot = Node { symbol: product, prev: node.prev, next, rank };
@@ -152,7 +171,7 @@ fn merge_node(
         before.rank = ranks.of(Some(&before.symbol), Some(&product));
         if before.rank != MergeIndex::NEVER {
             let rank = before.rank;
-            heap.push(entry(rank, node.prev));
+            hot.push(Reverse(entry(rank, node.prev)));
         }
     }
 }

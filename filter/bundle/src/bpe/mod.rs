@@ -250,6 +250,7 @@ impl Bpe {
     fn merge_word(&self, word: &str, scratch: &mut BpeScratch) {
         let BpeScratch { chars, pairs, symbols, merge: buffers, .. } = scratch;
         symbols.clear();
+        symbols.reserve(word.len());
         match &self.atoms {
             Atoms::Bytes(table) => self.convert_bytes(word, table, chars, symbols),
             Atoms::Chars { .. } => self.convert_chars(word, chars, symbols),

@@ -66,7 +66,7 @@ struct Scratch {
 
 /// After a longer text, buffers are given back: they take about twelve bytes for each of the
 /// text's, and other uses of the memory should not have to do without.
-const SCRATCH_TEXT_BYTES_MAX: usize = 1 << 20;
+const SCRATCH_TEXT_BYTES_MAX: usize = 1 << 19;
 
 impl Scratch {
     /// Gives back what grows with the text, keeps the caches.

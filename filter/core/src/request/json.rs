@@ -54,7 +54,7 @@ impl<'a> Text<'a> {
     }
 
     /// The same, owned.
-    pub(crate) fn to_owned(self) -> Result<String, RequestError> {
+    pub(crate) fn string(self) -> Result<String, RequestError> {
         self.decode().map(Cow::into_owned)
     }
 
@@ -65,6 +65,12 @@ impl<'a> Text<'a> {
         }
         sink(self.raw);
         Ok(())
+    }
+
+    /// The string as the body has it.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(crate) fn raw(self) -> &'a str {
+        self.raw
     }
 
     /// Whether the string stands for `other`.
@@ -98,7 +104,7 @@ impl<'a> Object<'a> {
         let mut map = Map::with_capacity(self.0.len());
         for (key, value) in &self.0 {
             // A repeated key keeps its first place and takes the last value, as in Python.
-            map.insert((*key).to_owned()?, value.to_value()?);
+            map.insert(key.string()?, value.to_value()?);
         }
         Ok(map)
     }
@@ -136,7 +142,7 @@ impl<'a> Node<'a> {
             Self::Null => Value::Null,
             Self::Bool(value) => Value::Bool(*value),
             Self::Number(text) => Value::Number(number(text).ok_or(RequestError::Number)?),
-            Self::String(text) => Value::String((*text).to_owned()?),
+            Self::String(text) => Value::String(text.string()?),
             Self::Ids(ids) => ids.iter().map(|id| Value::from(*id)).collect(),
             Self::Array(items) => {
                 Value::Array(items.iter().map(Node::to_value).collect::<Result<_, _>>()?)

@@ -16,10 +16,7 @@ pub(crate) fn bind<const N: usize>(
 ) -> Result<[Option<Value>; N], Error> {
     let (positional, keywords) = split_keywords(args)?;
     if positional.len() > N {
-        return Err(fail(format!(
-            "takes at most {N} arguments, {} were given",
-            positional.len()
-        )));
+        return Err(fail(format!("takes at most {N} arguments, {} were given", positional.len())));
     }
     let mut slots: [Option<Value>; N] = std::array::from_fn(|at| positional.get(at).cloned());
     for (key, value) in keywords {
@@ -37,8 +34,11 @@ pub(crate) fn bind<const N: usize>(
     Ok(slots)
 }
 
+/// Keyword arguments: names and values.
+pub(crate) type Keywords = Vec<(Value, Value)>;
+
 /// Splits positional arguments from keyword arguments.
-pub(crate) fn split_keywords(args: &[Value]) -> Result<(&[Value], Vec<(Value, Value)>), Error> {
+pub(crate) fn split_keywords(args: &[Value]) -> Result<(&[Value], Keywords), Error> {
     match args.split_last() {
         Some((last, rest)) if last.is_kwargs() => Ok((rest, dict_entries(last)?)),
         _ => Ok((args, Vec::new())),
@@ -47,9 +47,7 @@ pub(crate) fn split_keywords(args: &[Value]) -> Result<(&[Value], Vec<(Value, Va
 
 /// An argument that must be a string.
 pub(crate) fn str_arg(value: &Value) -> Result<&str, Error> {
-    value
-        .as_str()
-        .ok_or_else(|| fail(format!("must be str, not {}", type_name(value))))
+    value.as_str().ok_or_else(|| fail(format!("must be str, not {}", type_name(value))))
 }
 
 /// An optional argument that must be a string or None.
@@ -65,13 +63,12 @@ pub(crate) fn opt_str_arg(value: Option<&Value>) -> Result<Option<&str>, Error> 
 pub(crate) fn int_arg(value: &Value) -> Result<i64, Error> {
     match value.kind() {
         ValueKind::Bool => Ok(i64::from(value.is_true())),
-        ValueKind::Number if value.is_integer() => value
-            .as_i64()
-            .ok_or_else(|| fail("integer out of range")),
-        _ => Err(fail(format!(
-            "'{}' object cannot be interpreted as an integer",
-            type_name(value)
-        ))),
+        ValueKind::Number if value.is_integer() => {
+            value.as_i64().ok_or_else(|| fail("integer out of range"))
+        }
+        _ => {
+            Err(fail(format!("'{}' object cannot be interpreted as an integer", type_name(value))))
+        }
     }
 }
 

@@ -15,7 +15,7 @@ use super::methods::{bound_method, charge_bytes, replace_checked};
 use super::repr::{as_f64, to_str};
 use super::text::{self, Ends};
 use super::{json, ops};
-use crate::value::{Generator, PyDict, check_hashable, dict_entries, fail, iterate, type_name};
+use crate::value::{Generator, PyDict, check_depth, check_hashable, dict_entries, fail, iterate, type_name};
 
 /// A filter or test: state, and the arguments with the piped value first.
 pub(crate) type Native = fn(&mut State<'_, '_>, &[Value]) -> Result<Value, Error>;
@@ -68,6 +68,14 @@ pub(crate) const FILTERS: [(&str, Native); 45] = [
     ("unique", unique),
     ("upper", upper),
 ];
+
+/// Filters that do not go through all items of a list, or whose result is charged by its size.
+const FILTERS_FREE: [&str; 8] = ["count", "d", "default", "first", "last", "length", "string", "tojson"];
+
+/// Whether a filter is charged for the items of its list.
+pub(crate) fn is_charged(name: &str) -> bool {
+    !name.starts_with("__") && !FILTERS_FREE.contains(&name)
+}
 
 /// Filters of Jinja2 that are valid but refused.
 pub(crate) const FILTERS_REFUSED: [&str; 9] = [
@@ -141,7 +149,9 @@ fn batch(_: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
         if let Some(fill) = &fill {
             row.resize(size.min(row.len() + 100_000).max(row.len()), fill.clone());
         }
-        rows.push(Value::from(row));
+        let row = Value::from(row);
+        check_depth(&row)?;
+        rows.push(row);
     }
     Ok(Generator::value(rows))
 }
@@ -202,16 +212,27 @@ fn forceescape(_: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
 
 fn first(_: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
     let [value] = bind(args, ["seq"], 1)?;
-    Ok(iterate(&value.unwrap_or_default())?.into_iter().next().unwrap_or_default())
+    let value = value.unwrap_or_default();
+    if let Some(text) = value.as_str() {
+        let first = text.chars().next().map(String::from);
+        return Ok(first.map_or(Value::UNDEFINED, |first| like(Some(&value), first)));
+    }
+    match value.kind() {
+        ValueKind::Seq | ValueKind::Iterable => {
+            value.try_iter()?.checked().next().unwrap_or(Ok(Value::UNDEFINED))
+        }
+        _ => Ok(iterate(&value)?.into_iter().next().unwrap_or_default()),
+    }
 }
 
 fn last(_: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
     let [value] = bind(args, ["seq"], 1)?;
     let value = value.unwrap_or_default();
-    if type_name(&value) == "generator" {
-        return Err(fail("object is not reversible"));
+    match (value.len().and_then(|len| len.checked_sub(1)), type_name(&value)) {
+        (_, "generator") => Err(fail("object is not reversible")),
+        (Some(at), "list" | "tuple") => value.get_item_by_index(at),
+        _ => Ok(iterate(&value)?.pop().unwrap_or_default()),
     }
-    Ok(iterate(&value)?.pop().unwrap_or_default())
 }
 
 fn float(_: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
@@ -284,7 +305,9 @@ fn groupby(_: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
             Some(item) if !case_sensitive => path.get(item)?,
             _ => key,
         };
-        rows.push(Value::from(Tuple::from([name, Value::from(items)])));
+        let row = Value::from(Tuple::from([name, Value::from(items)]));
+        check_depth(&row)?;
+        rows.push(row);
     }
     Ok(Value::from(rows))
 }
@@ -564,7 +587,9 @@ fn slice(_: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
         if let Some(fill) = fill.as_ref().filter(|_| at >= extra) {
             row.push(fill.clone());
         }
-        rows.push(Value::from(row));
+        let row = Value::from(row);
+        check_depth(&row)?;
+        rows.push(row);
     }
     Ok(Generator::value(rows))
 }
@@ -576,9 +601,9 @@ fn sort(_: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
     let attributes = ops::split_attributes(attribute.as_ref())?;
     let mut keyed = Vec::new();
     for item in iterate(&value.unwrap_or_default())? {
-        let keys = attributes.iter().map(|path| {
-            path.get(&item).map(|key| ops::fold_case(&key, case_sensitive))
-        });
+        let keys = attributes
+            .iter()
+            .map(|path| path.get(&item).map(|key| ops::fold_case(&key, case_sensitive)));
         let keys = keys.collect::<Result<Vec<_>, _>>()?;
         keyed.push((Value::from(keys), item));
     }
@@ -649,10 +674,9 @@ fn truncate(_: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
     }
     let text = str_arg(&value)?;
     let mut head: String = text.chars().take(kept).collect();
-    if !is_true(killwords) {
-        if let Some((words, _)) = head.rsplit_once(' ') {
-            head = words.to_owned();
-        }
+    let words = head.rsplit_once(' ').map(|(words, _)| words.to_owned());
+    if let Some(words) = words.filter(|_| !is_true(killwords)) {
+        head = words;
     }
     head.push_str(end);
     Ok(Value::from(head))

@@ -160,7 +160,8 @@ fn format_text(text: &str, spec: &Spec) -> Result<String, Error> {
 
 fn format_number(value: &Value, spec: &Spec) -> Result<String, Error> {
     let is_int = type_name(value) != "float";
-    let int_kind = spec.kind.is_none_or(|kind| matches!(kind, 'd' | 'b' | 'o' | 'x' | 'X' | 'c' | 'n'));
+    let int_kind =
+        spec.kind.is_none_or(|kind| matches!(kind, 'd' | 'b' | 'o' | 'x' | 'X' | 'c' | 'n'));
     let (is_negative, body) = if is_int && int_kind {
         if spec.precision.is_some() {
             return Err(fail("precision not allowed in integer format specifier"));
@@ -252,7 +253,8 @@ impl Fields<'_> {
             }
         }
         let spec = spec.strip_prefix(':').unwrap_or_default();
-        let spec = if spec.contains(['{', '}']) { self.render(spec, depth)? } else { spec.to_owned() };
+        let spec =
+            if spec.contains(['{', '}']) { self.render(spec, depth)? } else { spec.to_owned() };
         format_value(&value, &spec)
     }
 
@@ -276,7 +278,9 @@ impl Fields<'_> {
                 let tail = path.strip_prefix('[').unwrap_or_default();
                 let (key, rest) = tail.split_once(']').ok_or_else(|| fail("missing ']'"))?;
                 let key = match key.parse::<i64>() {
-                    Ok(index) if key.bytes().all(|byte| byte.is_ascii_digit()) => Value::from(index),
+                    Ok(index) if key.bytes().all(|byte| byte.is_ascii_digit()) => {
+                        Value::from(index)
+                    }
                     _ => Value::from(key),
                 };
                 value = ops::get_item(&value, &key)?;
@@ -363,7 +367,8 @@ pub(crate) fn printf(template: &str, operand: &Operand<'_>) -> Result<String, Er
             }
             (keyed, rest) = (Some(value), tail);
         }
-        let mut next = || args.next().cloned().ok_or_else(|| fail("not enough arguments for format string"));
+        let mut next =
+            || args.next().cloned().ok_or_else(|| fail("not enough arguments for format string"));
         let spec = printf_spec(&mut rest, &mut next)?;
         let kind = spec.kind.ok_or_else(|| fail("incomplete format"))?;
         if kind == '%' {
@@ -395,7 +400,8 @@ fn printf_spec(
 ) -> Result<Spec, Error> {
     let mut spec = Spec::default();
     let mut is_zero = false;
-    while let Some(flag) = rest.chars().next().filter(|c| matches!(c, '#' | '0' | '-' | ' ' | '+')) {
+    while let Some(flag) = rest.chars().next().filter(|c| matches!(c, '#' | '0' | '-' | ' ' | '+'))
+    {
         match flag {
             '#' => spec.is_alternate = true,
             '0' => is_zero = true,
@@ -464,7 +470,8 @@ fn printf_value(value: &Value, mut spec: Spec, kind: char) -> Result<String, Err
         }
         'd' | 'i' | 'u' if is_number => {
             let int = match type_name(value) {
-                "float" => ops::truncate_float(as_f64(value)).ok_or_else(|| fail("cannot convert float"))?,
+                "float" => ops::truncate_float(as_f64(value))
+                    .ok_or_else(|| fail("cannot convert float"))?,
                 "bool" => i128::from(value.is_true()),
                 _ => i128::try_from(value.clone()).map_err(|_| fail("integer out of range"))?,
             };

@@ -52,7 +52,9 @@ fn dict_pairs(args: &[Value]) -> Result<Vec<Value>, Error> {
     let (positional, keywords) = split_keywords(args)?;
     let mut pairs: Vec<Value> = match positional {
         [] => Vec::new(),
-        [source] if as_dict(source).is_some() => dict_entries(source)?.into_iter().map(pair).collect(),
+        [source] if as_dict(source).is_some() => {
+            dict_entries(source)?.into_iter().map(pair).collect()
+        }
         [source] => iterate(source)?,
         _ => return Err(fail("dict() takes at most one positional argument")),
     };

@@ -11,7 +11,7 @@ use minijinja::{Error, State, Value};
 
 use super::args::{bind, int_arg, opt_int_arg, str_arg};
 use super::filters::Native;
-use super::methods::{bound_method, charge_bytes};
+use super::methods::{bound_method, charge_bytes, charge_items};
 use super::ops;
 use super::repr::write_str;
 use crate::value::{Generator, PyDict, Range, as_dict, check_depth, fail, iterate, type_name};
@@ -31,7 +31,7 @@ pub(crate) const HELPERS: [(&str, Native); 27] = [
     ("__le", |_, args| with_two(args, |a, b| ordered(a, b, Ordering::is_le))),
     ("__gt", |_, args| with_two(args, |a, b| ordered(a, b, Ordering::is_gt))),
     ("__ge", |_, args| with_two(args, |a, b| ordered(a, b, Ordering::is_ge))),
-    ("__in", |_, args| with_two(args, |a, b| ops::contains(b, a).map(Value::from))),
+    ("__in", is_in),
     ("__cat", cat),
     ("__attr", attr),
     ("__item", item),
@@ -61,6 +61,14 @@ fn with_two(
 
 fn ordered(a: &Value, b: &Value, test: fn(Ordering) -> bool) -> Result<Value, Error> {
     Ok(Value::from(test(ops::compare(a, b)?)))
+}
+
+fn is_in(state: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
+    let [item, container] = args else {
+        return Err(fail("a helper was called wrongly"));
+    };
+    charge_items(state, container)?;
+    ops::contains(container, item).map(Value::from)
 }
 
 fn mul(state: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
@@ -286,11 +294,14 @@ fn dict(_: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
     Ok(value)
 }
 
-/// What a namespace may hold: no cycles, so no namespace, and no unbounded nesting.
+/// What a namespace may hold: no namespace, so that there are no cycles. Lists and dicts that hold one
+/// cannot be made.
 fn store(_: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
     let [value] = bind(args, ["value"], 1)?;
     let value = value.unwrap_or_default();
-    check_depth(&value)?;
+    if value.kind() == ValueKind::Map && as_dict(&value).is_none() {
+        return Err(fail("a namespace within another is not supported"));
+    }
     Ok(value)
 }
 

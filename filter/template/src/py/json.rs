@@ -61,9 +61,7 @@ impl Dumper {
         }
         match value.kind() {
             ValueKind::None => self.out.push_str("null"),
-            ValueKind::Bool => self
-                .out
-                .push_str(if value.is_true() { "true" } else { "false" }),
+            ValueKind::Bool => self.out.push_str(if value.is_true() { "true" } else { "false" }),
             ValueKind::Number => self.number(value)?,
             ValueKind::String => self.string(value.as_str().unwrap_or_default()),
             ValueKind::Map if as_dict(value).is_some() => self.dict(value, level)?,
@@ -90,8 +88,7 @@ impl Dumper {
         if float.is_nan() {
             self.out.push_str("NaN");
         } else if float.is_infinite() {
-            self.out
-                .push_str(if float > 0.0 { "Infinity" } else { "-Infinity" });
+            self.out.push_str(if float > 0.0 { "Infinity" } else { "-Infinity" });
         } else {
             write_float(&mut self.out, float);
         }

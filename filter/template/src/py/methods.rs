@@ -21,23 +21,79 @@ const LIST_MUTATORS: [&str; 8] =
     ["append", "clear", "extend", "insert", "pop", "remove", "reverse", "sort"];
 const TUPLE_METHODS: [&str; 2] = ["count", "index"];
 const STR_METHODS: [&str; 47] = [
-    "capitalize", "casefold", "center", "count", "encode", "endswith", "expandtabs", "find",
-    "format", "format_map", "index", "isalnum", "isalpha", "isascii", "isdecimal", "isdigit",
-    "isidentifier", "islower", "isnumeric", "isprintable", "isspace", "istitle", "isupper", "join",
-    "ljust", "lower", "lstrip", "maketrans", "partition", "removeprefix", "removesuffix", "replace",
-    "rfind", "rindex", "rjust", "rpartition", "rsplit", "rstrip", "split", "splitlines",
-    "startswith", "strip", "swapcase", "title", "translate", "upper", "zfill",
+    "capitalize",
+    "casefold",
+    "center",
+    "count",
+    "encode",
+    "endswith",
+    "expandtabs",
+    "find",
+    "format",
+    "format_map",
+    "index",
+    "isalnum",
+    "isalpha",
+    "isascii",
+    "isdecimal",
+    "isdigit",
+    "isidentifier",
+    "islower",
+    "isnumeric",
+    "isprintable",
+    "isspace",
+    "istitle",
+    "isupper",
+    "join",
+    "ljust",
+    "lower",
+    "lstrip",
+    "maketrans",
+    "partition",
+    "removeprefix",
+    "removesuffix",
+    "replace",
+    "rfind",
+    "rindex",
+    "rjust",
+    "rpartition",
+    "rsplit",
+    "rstrip",
+    "split",
+    "splitlines",
+    "startswith",
+    "strip",
+    "swapcase",
+    "title",
+    "translate",
+    "upper",
+    "zfill",
 ];
 
 /// What numbers have; no known template asks for it.
 const NUMBER_ATTRIBUTES: [&str; 10] = [
-    "as_integer_ratio", "bit_count", "bit_length", "conjugate", "denominator", "hex", "imag",
-    "is_integer", "numerator", "real",
+    "as_integer_ratio",
+    "bit_count",
+    "bit_length",
+    "conjugate",
+    "denominator",
+    "hex",
+    "imag",
+    "is_integer",
+    "numerator",
+    "real",
 ];
 /// Methods of str that are not here. A call is refused at compile time.
 const STR_METHODS_REFUSED: [&str; 9] = [
-    "casefold", "encode", "expandtabs", "format_map", "isidentifier", "isprintable", "istitle",
-    "maketrans", "translate",
+    "casefold",
+    "encode",
+    "expandtabs",
+    "format_map",
+    "isidentifier",
+    "isprintable",
+    "istitle",
+    "maketrans",
+    "translate",
 ];
 
 /// Whether a call of this method is refused.
@@ -103,7 +159,8 @@ fn mark_safe(value: Value) -> Value {
         (Some(text), _) => safe(text),
         (None, "list" | "tuple") => {
             let items = iterate(&value).unwrap_or_default().into_iter();
-            let items: Vec<Value> = items.map(|item| item.as_str().map_or(item.clone(), safe)).collect();
+            let items: Vec<Value> =
+                items.map(|item| item.as_str().map_or(item.clone(), safe)).collect();
             if value.is_tuple() { Value::from(Tuple::from(items)) } else { Value::from(items) }
         }
         _ => value,
@@ -239,6 +296,18 @@ pub(crate) fn charge_bytes(state: &State<'_, '_>, bytes: usize) -> Result<(), Er
     }
 }
 
+/// Charges fuel for going through the items of a list; a dict answers at once.
+pub(crate) fn charge_items(state: &State<'_, '_>, value: &Value) -> Result<(), Error> {
+    let items = match value.kind() {
+        ValueKind::Seq | ValueKind::Iterable => value.len().unwrap_or(0),
+        _ => 0,
+    };
+    match items / 4 {
+        0 => Ok(()),
+        fuel => state.consume_fuel(u64::try_from(fuel).unwrap_or(u64::MAX)),
+    }
+}
+
 fn affix(text: &str, args: &[Value], test: fn(&str, &str) -> bool) -> Result<Value, Error> {
     let [affixes, start, end] = bind(args, ["prefix", "start", "end"], 1)?;
     let affixes = affixes.unwrap_or_default();
@@ -298,12 +367,7 @@ fn partition(text: &str, args: &[Value], from_right: bool) -> Result<Value, Erro
     Ok(Value::from(Tuple::from(parts.map(Value::from))))
 }
 
-fn pad(
-    state: &State<'_, '_>,
-    text: &str,
-    method: &str,
-    args: &[Value],
-) -> Result<Value, Error> {
+fn pad(state: &State<'_, '_>, text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
     let [width, fill] = bind(args, ["width", "fillchar"], 1)?;
     let width = usize::try_from(int_arg(&width.unwrap_or_default())?).unwrap_or(0);
     let fill = match fill {
@@ -324,11 +388,9 @@ fn pad(
         "ljust" => format!("{text}{}", fill(missing)),
         "rjust" => format!("{}{text}", fill(missing)),
         "zfill" => match text.strip_prefix(['+', '-']) {
-            Some(digits) => format!(
-                "{}{}{digits}",
-                text.get(..1).unwrap_or_default(),
-                fill(missing)
-            ),
+            Some(digits) => {
+                format!("{}{}{digits}", text.get(..1).unwrap_or_default(), fill(missing))
+            }
             None => format!("{}{text}", fill(missing)),
         },
         _ => {

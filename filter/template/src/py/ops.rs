@@ -7,10 +7,10 @@ use minijinja::value::ValueKind;
 use minijinja::{Error, Value};
 
 use super::args::{int_arg, str_arg};
-use super::repr::{as_f64, to_str};
-use super::text::{self, Ends};
 use super::format::{Operand, printf};
 use super::methods::bound_method;
+use super::repr::{as_f64, to_str};
+use super::text::{self, Ends};
 use crate::value::{as_dict, check_hashable, fail, iterate, type_name};
 
 /// `a < b`, `a == b` or `a > b` as Python orders; mixed types are errors.
@@ -195,11 +195,7 @@ pub(crate) fn add(a: &Value, b: &Value) -> Result<Value, Error> {
 }
 
 fn unsupported(op: &str, a: &Value, b: &Value) -> Error {
-    fail(format!(
-        "unsupported operand type(s) for {op}: '{}' and '{}'",
-        type_name(a),
-        type_name(b)
-    ))
+    fail(format!("unsupported operand type(s) for {op}: '{}' and '{}'", type_name(a), type_name(b)))
 }
 
 /// The operands of arithmetic: integers where both are (a bool is one), else floats.
@@ -260,7 +256,9 @@ pub(crate) fn sub(a: &Value, b: &Value) -> Result<Value, Error> {
 /// `-a`.
 pub(crate) fn neg(a: &Value) -> Result<Value, Error> {
     match Pair::new(a, a) {
-        Some(Pair::Ints(a, _)) => a.checked_neg().map(Value::from).ok_or_else(|| fail("integer out of range")),
+        Some(Pair::Ints(a, _)) => {
+            a.checked_neg().map(Value::from).ok_or_else(|| fail("integer out of range"))
+        }
         Some(Pair::Floats(a, _)) => Ok(Value::from(-a)),
         None => Err(fail(format!("bad operand type for unary -: '{}'", type_name(a)))),
     }
@@ -370,9 +368,9 @@ fn parse_float_text(text: &str) -> Option<f64> {
         return text.parse().ok();
     }
     let digits = strip_underscores(text)?;
-    let is_plain = digits.bytes().all(|byte| {
-        byte.is_ascii_digit() || matches!(byte, b'.' | b'e' | b'E' | b'+' | b'-')
-    });
+    let is_plain = digits
+        .bytes()
+        .all(|byte| byte.is_ascii_digit() || matches!(byte, b'.' | b'e' | b'E' | b'+' | b'-'));
     if !is_plain || !digits.bytes().any(|byte| byte.is_ascii_digit()) {
         return None;
     }
@@ -382,9 +380,8 @@ fn parse_float_text(text: &str) -> Option<f64> {
 /// Removes underscores between digits; `None` where one stands elsewhere.
 fn strip_underscores(text: &str) -> Option<String> {
     let bytes = text.as_bytes();
-    let is_digit = |at: Option<usize>| {
-        at.and_then(|at| bytes.get(at)).is_some_and(u8::is_ascii_alphanumeric)
-    };
+    let is_digit =
+        |at: Option<usize>| at.and_then(|at| bytes.get(at)).is_some_and(u8::is_ascii_alphanumeric);
     for (at, byte) in bytes.iter().enumerate() {
         if *byte == b'_' && !(is_digit(at.checked_sub(1)) && is_digit(at.checked_add(1))) {
             return None;

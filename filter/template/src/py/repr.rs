@@ -37,7 +37,9 @@ pub(crate) fn write_repr(out: &mut String, value: &Value, depth: usize) -> Resul
         ValueKind::Undefined => out.push_str("Undefined"),
         ValueKind::None => out.push_str("None"),
         ValueKind::Bool => out.push_str(if value.is_true() { "True" } else { "False" }),
-        ValueKind::Number if value.is_integer() => write!(out, "{value}").map_err(|_| fail("int"))?,
+        ValueKind::Number if value.is_integer() => {
+            write!(out, "{value}").map_err(|_| fail("int"))?
+        }
         ValueKind::Number => write_float(out, as_f64(value)),
         ValueKind::String if value.is_safe() => {
             out.push_str("Markup(");
@@ -146,11 +148,7 @@ pub(crate) fn write_float(out: &mut String, value: f64) {
 
 /// Appends `repr` of a string.
 pub(crate) fn write_str_repr(out: &mut String, text: &str) {
-    let quote = if text.contains('\'') && !text.contains('"') {
-        '"'
-    } else {
-        '\''
-    };
+    let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
     out.push(quote);
     for c in text.chars() {
         match c {

@@ -107,7 +107,8 @@ pub(crate) fn splitlines(text: &str, keepends: bool) -> Vec<&str> {
     let is_end = |c: char| {
         matches!(
             c,
-            '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{1c}'..='\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}'
+            '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{1c}'
+                ..='\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}'
         )
     };
     let mut lines = Vec::new();
@@ -158,9 +159,7 @@ pub(crate) fn window(text: &str, start: Option<i64>, end: Option<i64>) -> Option
 /// Byte offset of character `at`, the length when past the end.
 fn byte_offset(text: &str, at: i64) -> usize {
     let at = usize::try_from(at).unwrap_or(usize::MAX);
-    text.char_indices()
-        .nth(at)
-        .map_or(text.len(), |(offset, _)| offset)
+    text.char_indices().nth(at).map_or(text.len(), |(offset, _)| offset)
 }
 
 /// `str.find` and `str.rfind`: position in characters, -1 when absent.
@@ -173,15 +172,9 @@ pub(crate) fn find(
     let Some((offset, part)) = window(text, bounds.0, bounds.1) else {
         return -1;
     };
-    let found = if from_right {
-        part.rfind(needle)
-    } else {
-        part.find(needle)
-    };
+    let found = if from_right { part.rfind(needle) } else { part.find(needle) };
     let found = found.and_then(|at| text.get(..offset + at));
-    found.map_or(-1, |before| {
-        i64::try_from(before.chars().count()).unwrap_or(i64::MAX)
-    })
+    found.map_or(-1, |before| i64::try_from(before.chars().count()).unwrap_or(i64::MAX))
 }
 
 /// `str.count` of a needle: occurrences that do not overlap.

@@ -82,9 +82,13 @@ fn iterates_content(found: &Found<'_>) -> Option<bool> {
             messages.push(target_name(target)?);
         }
     }
-    let is_content = |expr: &Expr| messages.iter().any(|name| accesses(expr, name, Some("content")));
-    let content_params: Vec<HashSet<&str>> =
-        found.macros.iter().map(|found_macro| params_with(found_macro, found, &is_content)).collect();
+    let is_content =
+        |expr: &Expr| messages.iter().any(|name| accesses(expr, name, Some("content")));
+    let content_params: Vec<HashSet<&str>> = found
+        .macros
+        .iter()
+        .map(|found_macro| params_with(found_macro, found, &is_content))
+        .collect();
     for Loop { target, iter, macros } in &found.loops {
         let is_match = is_content(iter)
             || match (iter.name(), macros.as_slice()) {
@@ -92,7 +96,9 @@ fn iterates_content(found: &Found<'_>) -> Option<bool> {
                 (Some(name), macros) => {
                     // Of nested macros, the innermost one with content decides.
                     let mut params = macros.iter().rev().filter_map(|at| content_params.get(*at));
-                    params.find(|params| !params.is_empty()).is_some_and(|params| params.contains(name))
+                    params
+                        .find(|params| !params.is_empty())
+                        .is_some_and(|params| params.contains(name))
                 }
                 (None, _) => false,
             };
@@ -125,7 +131,9 @@ fn aliases(target: &Target, value: &Expr, alias: &str) -> Vec<String> {
     match (target, &value.kind) {
         (Target::Namespace(name, attribute), _) if is_alias => vec![format!("{name}.{attribute}")],
         (Target::Name(name), _) if is_alias => vec![name.clone()],
-        (Target::Name(name), ExprKind::Call(callee, args)) if callee.name() == Some("namespace") => {
+        (Target::Name(name), ExprKind::Call(callee, args))
+            if callee.name() == Some("namespace") =>
+        {
             let keywords = args.keywords.iter();
             let same = keywords.filter(|(_, value)| accesses(value, alias, None));
             same.map(|(key, _)| format!("{name}.{key}")).collect()
@@ -168,7 +176,9 @@ fn accesses(expr: &Expr, name: &str, key: Option<&str>) -> bool {
     let mut expr = expr;
     loop {
         expr = match &expr.kind {
-            ExprKind::Filter(base, ..) | ExprKind::Test(base, ..) | ExprKind::Slice(base, _) => base,
+            ExprKind::Filter(base, ..) | ExprKind::Test(base, ..) | ExprKind::Slice(base, _) => {
+                base
+            }
             _ => break,
         };
     }

@@ -7,11 +7,13 @@
 //! no template can call them, since names are checked here.
 
 mod expr;
+mod scope;
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 use super::ast::{BlockFilter, Expr, Params, Stmt, Target};
 use super::{BLOCK, PRINT, TranspileError};
+use scope::{Header, Scope};
 
 /// Deepest tree that is written. Parsing keeps below it already; this guards the recursion here.
 const DEPTH_MAX: usize = 300;
@@ -28,10 +30,11 @@ pub(super) fn emit(template: &[Stmt]) -> Result<String, TranspileError> {
         with_defaults,
         escapes: has_markup(template),
         is_soft: false,
+        scopes: Vec::new(),
         flags: 0,
         depth: 0,
     };
-    emitter.body(template)?;
+    emitter.scope(Header::Plain, template)?;
     Ok(emitter.out)
 }
 
@@ -45,6 +48,8 @@ struct Emitter {
     escapes: bool,
     /// Whether an unknown filter is an error only when reached, as Jinja2 has it within conditions.
     is_soft: bool,
+    /// The scopes around the current statement, outermost first.
+    scopes: Vec<Scope>,
     /// Helper variables so far.
     flags: usize,
     depth: usize,
@@ -96,8 +101,36 @@ impl Emitter {
     }
 
     /// A body with a scope of its own.
-    fn scope(&mut self, body: &[Stmt]) -> Result<(), TranspileError> {
-        self.softened(false, |emitter| emitter.body(body))
+    fn scope(&mut self, header: Header<'_>, body: &[Stmt]) -> Result<(), TranspileError> {
+        let scope = scope::analyze(header, body, &self.scopes);
+        for name in &scope.undefined {
+            self.tag(&format!("set {name} = __wp_undefined"));
+        }
+        // minijinja keeps what macros in a loop see from one round to the next; this starts each round anew.
+        let is_loop = matches!(header, Header::Target(_)) && has_macro(body);
+        for name in scope.read_before.iter().filter(|_| is_loop) {
+            if !scope.undefined.contains(name) {
+                self.tag(&format!("set {name} = {name}"));
+            }
+        }
+        self.scopes.push(scope);
+        let written = self.softened(false, |emitter| emitter.body(body));
+        self.scopes.pop();
+        written
+    }
+
+    /// minijinja's macros find outer variables that they read, but not namespaces that they only assign to,
+    /// nor a caller that only macros within them read.
+    fn enclose(&mut self, body: &[Stmt]) {
+        let mut names = BTreeSet::new();
+        assigned_namespaces(body, &mut names);
+        if mentions_caller(body) {
+            names.insert("caller".to_owned());
+        }
+        for name in names {
+            self.tag(&format!("if {name} is defined"));
+            self.tag("endif");
+        }
     }
 
     fn statement(&mut self, statement: &Stmt) -> Result<(), TranspileError> {
@@ -124,8 +157,9 @@ impl Emitter {
                 self.push(name);
                 self.params(*line, params)?;
                 self.push(BLOCK.1);
+                self.enclose(body);
                 self.defaults(params)?;
-                self.scope(body)?;
+                self.scope(Header::Params(params), body)?;
                 self.tag("endmacro");
             }
             Stmt::CallBlock { line, params, call, body } => {
@@ -138,13 +172,14 @@ impl Emitter {
                 self.push(" ");
                 self.expr(call)?;
                 self.push(BLOCK.1);
-                self.scope(body)?;
+                self.enclose(body);
+                self.scope(Header::Params(params), body)?;
                 self.tag("endcall");
             }
             Stmt::FilterBlock { filters, body } => self.filter_block(filters, body)?,
             Stmt::Generation(body) => {
                 self.tag("with");
-                self.scope(body)?;
+                self.scope(Header::Plain, body)?;
                 self.tag("endwith");
             }
             Stmt::Break => self.tag("break"),
@@ -180,7 +215,9 @@ impl Emitter {
         };
         self.check_name(line, name)?;
         self.tag(&format!("set {name}"));
-        self.scope(body)?;
+        self.tag("with");
+        self.scope(Header::Plain, body)?;
+        self.tag("endwith");
         self.tag("endset");
         if !filters.is_empty() {
             self.push(BLOCK.0);
@@ -199,7 +236,7 @@ impl Emitter {
     ) -> Result<(), TranspileError> {
         self.tag("with");
         self.tag("set __wp_block");
-        self.scope(body)?;
+        self.scope(Header::Plain, body)?;
         self.tag("endset");
         self.push(PRINT.0);
         self.push("__wp_block");
@@ -242,14 +279,14 @@ impl Emitter {
             self.push(" recursive");
         }
         self.push(BLOCK.1);
-        self.scope(body)?;
+        self.scope(Header::Target(target), body)?;
         match &flag {
             Some(flag) => {
                 self.tag(&format!("set {flag}.ended = true"));
                 self.tag("endfor");
                 self.tag(&format!("if not {flag}.ended"));
                 self.tag("with");
-                self.scope(otherwise)?;
+                self.scope(Header::Plain, otherwise)?;
                 self.tag("endwith");
                 self.tag("endif");
             }
@@ -257,7 +294,7 @@ impl Emitter {
             None => {
                 self.tag("else");
                 self.tag("with");
-                self.scope(otherwise)?;
+                self.scope(Header::Plain, otherwise)?;
                 self.tag("endwith");
                 self.tag("endfor");
             }
@@ -296,7 +333,8 @@ impl Emitter {
         let mut bound = HashSet::new();
         for (at, (target, value)) in values.iter().enumerate() {
             let mut clashes = false;
-            value.visit(&mut |expr| clashes |= expr.name().is_some_and(|name| bound.contains(name)));
+            value
+                .visit(&mut |expr| clashes |= expr.name().is_some_and(|name| bound.contains(name)));
             if clashes {
                 // Jinja2 computes all values outside the block, minijinja one after the other inside.
                 return Err(TranspileError::refused(line, "a with that uses its own names"));
@@ -310,7 +348,7 @@ impl Emitter {
             target_names(target, &mut bound);
         }
         self.push(BLOCK.1);
-        self.scope(body)?;
+        self.scope(Header::With(values), body)?;
         self.tag("endwith");
         Ok(())
     }
@@ -430,12 +468,43 @@ fn assigned_names(body: &[Stmt], names: &mut HashSet<String>) {
     }
 }
 
+fn assigned_namespaces(body: &[Stmt], names: &mut BTreeSet<String>) {
+    for statement in body {
+        if let Stmt::Set(Target::Namespace(name, _), _) = statement {
+            names.insert(name.clone());
+        }
+        for body in statement.bodies() {
+            assigned_namespaces(body, names);
+        }
+    }
+}
+
+fn has_macro(body: &[Stmt]) -> bool {
+    body.iter().any(|statement| {
+        matches!(statement, Stmt::Macro { .. } | Stmt::CallBlock { .. })
+            || statement.bodies().into_iter().any(has_macro)
+    })
+}
+
+fn mentions_caller(body: &[Stmt]) -> bool {
+    body.iter().any(|statement| {
+        let mut found = false;
+        for expr in statement.exprs() {
+            expr.visit(&mut |expr| found |= expr.name() == Some("caller"));
+        }
+        found || statement.bodies().into_iter().any(mentions_caller)
+    })
+}
+
 fn macros_with_defaults(body: &[Stmt], names: &mut HashSet<String>) {
     for statement in body {
-        if let Stmt::Macro { name, params, .. } = statement {
-            if params.iter().any(|(_, default)| default.is_some()) {
+        match statement {
+            Stmt::Macro { name, params, .. }
+                if params.iter().any(|(_, default)| default.is_some()) =>
+            {
                 names.insert(name.clone());
             }
+            _ => {}
         }
         for body in statement.bodies() {
             macros_with_defaults(body, names);

@@ -57,12 +57,7 @@ struct Lexer<'a> {
 pub(super) fn tokens(source: &str) -> Result<Vec<Token>, TranspileError> {
     let normalized = source.replace("\r\n", "\n").replace('\r', "\n");
     let source = normalized.strip_suffix('\n').unwrap_or(&normalized);
-    let mut lexer = Lexer {
-        rest: source,
-        line: 1,
-        at_line_start: true,
-        tokens: Vec::new(),
-    };
+    let mut lexer = Lexer { rest: source, line: 1, at_line_start: true, tokens: Vec::new() };
     while !lexer.rest.is_empty() {
         lexer.text_and_tag()?;
     }
@@ -125,10 +120,7 @@ impl<'a> Lexer<'a> {
         let sign = self.take_sign();
         let text = strip_before_tag(text, tag, sign, starts_line);
         if !text.is_empty() {
-            self.tokens.push(Token {
-                line: text_line,
-                kind: TokenKind::Text(text.to_owned()),
-            });
+            self.tokens.push(Token { line: text_line, kind: TokenKind::Text(text.to_owned()) });
         }
         match tag {
             Tag::Comment => self.comment(),
@@ -284,10 +276,8 @@ impl<'a> Lexer<'a> {
             "(" => open.push(')'),
             "[" => open.push(']'),
             "{" => open.push('}'),
-            ")" | "]" | "}" => {
-                if open.pop().is_none_or(|wanted| !op.starts_with(wanted)) {
-                    return Err(self.invalid(format!("unexpected {op}")));
-                }
+            ")" | "]" | "}" if open.pop().is_none_or(|wanted| !op.starts_with(wanted)) => {
+                return Err(self.invalid(format!("unexpected {op}")));
             }
             _ => {}
         }
@@ -316,10 +306,7 @@ impl<'a> Lexer<'a> {
 
     /// A float where one matches, else an integer: the order in which Jinja2 tries.
     fn number(&mut self) -> Result<(), TranspileError> {
-        let after_dot = matches!(
-            self.tokens.last(),
-            Some(Token { kind: TokenKind::Op("."), .. })
-        );
+        let after_dot = matches!(self.tokens.last(), Some(Token { kind: TokenKind::Op("."), .. }));
         let float_bytes = if after_dot { None } else { float_len(self.rest) };
         if let Some(bytes) = float_bytes {
             let text = self.take(bytes).replace('_', "");
@@ -459,7 +446,12 @@ fn unescape(body: &str, line: usize) -> Result<String, TranspileError> {
                 out.push('\\');
                 out.push(c);
             }
-            _ => return Err(TranspileError::refused(line, "a backslash before a non-ASCII character")),
+            _ => {
+                return Err(TranspileError::refused(
+                    line,
+                    "a backslash before a non-ASCII character",
+                ));
+            }
         }
     }
     Ok(out)
@@ -477,7 +469,9 @@ fn hex_escape(
         value = value.wrapping_mul(16).wrapping_add(digit);
     }
     match char::from_u32(value) {
-        Some('\u{1}') | None => Err(TranspileError::refused(line, "an escaped surrogate or U+0001")),
+        Some('\u{1}') | None => {
+            Err(TranspileError::refused(line, "an escaped surrogate or U+0001"))
+        }
         Some(c) => Ok(c),
     }
 }

@@ -30,7 +30,7 @@ pub(super) struct Parser {
     runs: usize,
     /// Loops around the current statement within its macro or call block.
     loops: usize,
-    /// Whether the text of the current statement is captured within the innermost loop.
+    /// Whether a block that `break` must not leave stands between the current statement and its loop.
     is_captured: bool,
 }
 
@@ -125,7 +125,9 @@ impl Parser {
         loop {
             match self.advance() {
                 TokenKind::End if ends.is_empty() => return Ok(body),
-                TokenKind::End => return Err(self.invalid(format!("expected {}", ends.join(" or ")))),
+                TokenKind::End => {
+                    return Err(self.invalid(format!("expected {}", ends.join(" or "))));
+                }
                 TokenKind::Text(text) => body.push(Stmt::Text(text)),
                 TokenKind::PrintBegin => {
                     body.push(Stmt::Print(self.tuple(true, None)?));
@@ -181,8 +183,10 @@ impl Parser {
                 return Err(self.invalid(format!("{tag} outside of a loop")));
             }
             "break" | "continue" if self.is_captured => {
-                // minijinja would go on capturing.
-                return Err(self.refused(format!("{tag} within a set or filter block")));
+                // minijinja would keep the block open.
+                return Err(self.refused(format!(
+                    "{tag} within a set, filter or with block, or the else of a loop"
+                )));
             }
             "break" => Stmt::Break,
             "continue" => Stmt::Continue,
@@ -219,7 +223,7 @@ impl Parser {
         parsed
     }
 
-    /// The body of a block whose text is captured.
+    /// The body of a block that `break` must not leave.
     fn captured(&mut self, end: &str) -> Result<Vec<Stmt>, TranspileError> {
         let is_captured = std::mem::replace(&mut self.is_captured, true);
         let body = self.block(end);
@@ -253,7 +257,7 @@ impl Parser {
         let body = body?;
         let has_else = self.is_name("else");
         self.at += 1;
-        let otherwise = if has_else { self.block("endfor")? } else { Vec::new() };
+        let otherwise = if has_else { self.captured("endfor")? } else { Vec::new() };
         Ok(Stmt::For { target, iter, test, is_recursive, body, otherwise })
     }
 
@@ -282,7 +286,7 @@ impl Parser {
             self.expect_op("=")?;
             values.push((target, self.expression()?));
         }
-        let body = self.block("endwith")?;
+        let body = self.captured("endwith")?;
         Ok(Stmt::With { line, values, body })
     }
 
@@ -389,11 +393,7 @@ impl Parser {
     }
 
     /// An expression, or several with commas.
-    fn tuple(
-        &mut self,
-        with_conditional: bool,
-        end: Option<&str>,
-    ) -> Result<Expr, TranspileError> {
+    fn tuple(&mut self, with_conditional: bool, end: Option<&str>) -> Result<Expr, TranspileError> {
         let line = self.line();
         let mut items = Vec::new();
         let mut is_tuple = false;

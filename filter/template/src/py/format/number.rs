@@ -78,7 +78,8 @@ fn general(float: f64, precision: usize, keeps_zeros: bool, needs_point: bool) -
         false => text,
     };
     if is_fixed {
-        let decimals = i64::try_from(digits).unwrap_or(0).saturating_sub(1).saturating_sub(exponent);
+        let decimals =
+            i64::try_from(digits).unwrap_or(0).saturating_sub(1).saturating_sub(exponent);
         let decimals = usize::try_from(decimals).unwrap_or(0);
         let text = strip(format!("{float:.decimals$}"));
         return if needs_point && !text.contains('.') { text + ".0" } else { text };

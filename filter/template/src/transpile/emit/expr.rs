@@ -98,7 +98,11 @@ impl Emitter {
     }
 
     /// A list or tuple. One that holds more than constants is checked for its depth when it is made.
-    fn sequence(&mut self, items: &[Expr], (open, close): (&str, &str)) -> Result<(), TranspileError> {
+    fn sequence(
+        &mut self,
+        items: &[Expr],
+        (open, close): (&str, &str),
+    ) -> Result<(), TranspileError> {
         let is_constant = items.iter().all(|item| matches!(item.kind, ExprKind::Const(_)));
         self.push(if is_constant { "" } else { "(" });
         self.push(open);
@@ -165,9 +169,16 @@ impl Emitter {
         Ok(())
     }
 
-    /// Addition is minijinja's own, which joins lists lazily, unless strings may be Markup.
+    /// Addition is minijinja's own where it is exact and faster: of texts, and of lists, which it joins
+    /// lazily. Where strings may be Markup it never is.
     fn is_native(&self, expr: &Expr) -> bool {
-        matches!(expr.kind, ExprKind::Binary(BinaryOp::Add, ..)) && !self.escapes
+        let ExprKind::Binary(BinaryOp::Add, left, right) = &expr.kind else {
+            return false;
+        };
+        let is_plain = |operand: &Expr| {
+            matches!(operand.kind, ExprKind::Const(Const::Str(_)) | ExprKind::List(_))
+        };
+        !self.escapes && (is_plain(left) || is_plain(right) || self.is_native(left))
     }
 
     fn logic(&mut self, expr: &Expr, word: &str) -> Result<(), TranspileError> {

@@ -206,7 +206,7 @@ impl Parser {
                 if self.skip_op(")") {
                     return Ok(Expr { line, kind: ExprKind::Tuple(Vec::new()) });
                 }
-                let inner = self.nested(|parser| parser.tuple(true, None))?;
+                let inner = self.tuple(true, None)?;
                 self.expect_op(")")?;
                 return Ok(inner);
             }

@@ -1,0 +1,61 @@
+use serde_json::json;
+
+use super::*;
+use crate::request::{Api, PromptInput, parse};
+
+fn traits(content_format: ContentFormat) -> TemplateTraits {
+    TemplateTraits {
+        content_format,
+        has_developer_role: false,
+        is_system_first: false,
+        thinking_off_effort: "none",
+        placeholders: Placeholders { image: "<image>".to_owned(), ..Placeholders::default() },
+    }
+}
+
+fn prepared(body: &Value, config: &ChatConfig, format: ContentFormat) -> Conversation {
+    let request = parse(Api::ChatCompletions, body.to_string().as_bytes()).expect("parses");
+    let PromptInput::Chat(chat) = request.prompt else { panic!("no chat") };
+    prepare(*chat, &traits(format), config)
+}
+
+#[test]
+fn the_configured_format_wins_over_the_templates() {
+    let body = json!({"messages": [{"role": "user", "content": "hi"}]});
+    let config =
+        ChatConfig { content_format: Some(ContentFormat::OpenAi), ..ChatConfig::default() };
+    let forced = prepared(&body, &config, ContentFormat::String);
+    assert_eq!(forced.messages[0]["content"], json!([{"type": "text", "text": "hi"}]));
+    let detected = prepared(&body, &ChatConfig::default(), ContentFormat::String);
+    assert_eq!(detected.messages[0]["content"], "hi");
+}
+
+#[test]
+fn tools_hide_only_where_configured_and_forbidden() {
+    let tool = json!({"type": "function", "function": {"name": "f"}});
+    let body = |choice: &str| {
+        json!({"messages": [{"role": "user", "content": "hi"}], "tools": [tool],
+            "tool_choice": choice})
+    };
+    for (hides_unused_tools, choice, are_shown) in
+        [(false, "none", true), (true, "none", false), (true, "auto", true)]
+    {
+        let config = ChatConfig { hides_unused_tools, ..ChatConfig::default() };
+        let tools = prepared(&body(choice), &config, ContentFormat::String).tools;
+        assert_eq!(tools.is_some(), are_shown, "{hides_unused_tools} {choice}");
+    }
+}
+
+#[test]
+fn media_is_listed_in_order_with_its_modality() {
+    let content = json!([
+        {"type": "image_url", "image_url": {"url": "u"}},
+        {"type": "input_audio", "input_audio": {"data": "AA", "format": "wav"}},
+    ]);
+    let body = json!({"messages": [
+        {"role": "user", "content": content}, {"role": "user", "content": content}]});
+    let media = prepared(&body, &ChatConfig::default(), ContentFormat::OpenAi).media;
+    let modalities: Vec<Modality> = media.iter().map(|item| item.modality).collect();
+    assert_eq!(modalities, [Modality::Image, Modality::Audio, Modality::Image, Modality::Audio]);
+    assert_eq!(media[0], media[2]);
+}

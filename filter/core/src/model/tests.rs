@@ -1,0 +1,215 @@
+use std::fmt::Write as _;
+
+use serde_json::{Value, json};
+use warmpath_bundle::{BundleSource, SpecialTokens, write};
+
+use super::*;
+use crate::request::{Api, parse};
+
+const NOW: NowMs = NowMs(1_750_000_000_000);
+
+/// A tokenizer of single bytes; added tokens follow, and `<s>` goes before texts that ask for it.
+fn tokenizer_json(added: &[&str]) -> String {
+    let mut vocab = serde_json::Map::new();
+    let plain = |byte: u8| matches!(byte, 33..=126 | 161..=172 | 174..=255);
+    let mut shifted = 0_u32;
+    for byte in 0..=255_u8 {
+        let shown = if plain(byte) {
+            char::from(byte)
+        } else {
+            shifted += 1;
+            char::from_u32(255 + shifted).unwrap()
+        };
+        vocab.insert(shown.to_string(), u32::from(byte).into());
+    }
+    let added: Vec<Value> = added
+        .iter()
+        .enumerate()
+        .map(|(index, content)| {
+            json!({"id": 256 + index, "content": content, "single_word": false, "lstrip": false,
+                "rstrip": false, "normalized": false, "special": true})
+        })
+        .collect();
+    json!({
+        "version": "1.0", "truncation": null, "padding": null, "added_tokens": added,
+        "normalizer": null, "decoder": {"type": "ByteLevel"},
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true,
+            "use_regex": false},
+        "post_processor": {"type": "TemplateProcessing",
+            "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}},
+                {"Sequence": {"id": "A", "type_id": 0}}],
+            "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+            "special_tokens": {"<s>": {"id": "<s>", "ids": [256], "tokens": ["<s>"]}}},
+        "model": {"type": "BPE", "dropout": null, "unk_token": null,
+            "continuing_subword_prefix": null, "end_of_word_suffix": null, "fuse_unk": false,
+            "byte_fallback": false, "ignore_merges": false, "vocab": vocab, "merges": []},
+    })
+    .to_string()
+}
+
+fn model(template: &str) -> Model {
+    let templates = [("default".to_owned(), template.to_owned())];
+    let templates = if template.is_empty() { &[][..] } else { &templates };
+    let bundle = write(&BundleSource {
+        name: "m",
+        tokenizer_json: &tokenizer_json(&["<s>", "</s>", "<|image_pad|>", "<audio>"]),
+        templates,
+        special: &SpecialTokens { bos_token: Some("<s>".to_owned()), ..SpecialTokens::default() },
+    })
+    .expect("packs");
+    Model::from_bundle(bundle, 7).expect("loads")
+}
+
+fn prompt_of(model: &Model, api: Api, body: &Value) -> Result<Prompt, PromptError> {
+    let request = parse(api, body.to_string().as_bytes()).expect("parses");
+    prompt(Some(model), request, &ChatConfig::default(), NOW)
+}
+
+/// The prompt as text, special tokens spelt out.
+fn shown(model: &Model, api: Api, body: &Value) -> String {
+    let mut text = String::new();
+    for token in prompt_of(model, api, body).expect("a prompt").tokens {
+        match token {
+            256 => text.push_str("<s>"),
+            257 => text.push_str("</s>"),
+            258 => text.push_str("<|image_pad|>"),
+            259 => text.push_str("<audio>"),
+            byte => write!(text, "{}", char::from(u8::try_from(byte).expect("a byte"))).unwrap(),
+        }
+    }
+    text
+}
+
+const PLAIN: &str = "{{ bos_token }}{% for m in messages %}{{ m.role }}:{{ m.content }}\n{% endfor %}\
+    {% if add_generation_prompt %}a:{% endif %}";
+
+#[test]
+fn completions_get_the_tokenizers_special_tokens_and_chats_the_templates() {
+    let model = model(PLAIN);
+    assert_eq!(shown(&model, Api::Completions, &json!({"prompt": "hi"})), "<s>hi");
+    let bare = json!({"prompt": "hi", "add_special_tokens": false});
+    assert_eq!(shown(&model, Api::Completions, &bare), "hi");
+    let chat = json!({"messages": [{"role": "user", "content": "hi"}]});
+    assert_eq!(shown(&model, Api::ChatCompletions, &chat), "<s>user:hi\na:");
+    // This API asks for them although the template writes its own.
+    assert_eq!(shown(&model, Api::Responses, &json!({"input": "hi"})), "<s><s>user:hi\na:");
+}
+
+#[test]
+fn prompts_are_shortened_as_the_engine_does() {
+    let model = model("");
+    let of = |tokens_max: i64, side: Option<&str>| {
+        let body = json!({"prompt": "abcdef", "truncate_prompt_tokens": tokens_max,
+            "truncation_side": side});
+        shown(&model, Api::Completions, &body)
+    };
+    assert_eq!(of(4, None), "<s>def");
+    assert_eq!(of(4, Some("left")), "cdef");
+    assert_eq!(of(4, Some("right")), "<s>abc");
+    assert_eq!(of(7, None), "<s>abcdef");
+    assert_eq!(of(-1, None), "<s>abcdef");
+    assert_eq!(of(0, None), "<s>");
+    let ids = json!({"prompt": [1, 2, 3], "truncate_prompt_tokens": 2});
+    assert_eq!(prompt_of(&model, Api::Completions, &ids).unwrap().tokens, [2, 3]);
+}
+
+#[test]
+fn what_gives_no_prompt_is_named() {
+    let bare = model("");
+    let chat = json!({"messages": [{"role": "user", "content": "hi"}]});
+    let refused = |model: &Model, api: Api, body: &Value| prompt_of(model, api, body).unwrap_err();
+    assert!(matches!(refused(&bare, Api::ChatCompletions, &chat), PromptError::NoTemplate));
+    let ids = json!({"prompt": [1, 260]});
+    assert!(matches!(refused(&bare, Api::Completions, &ids), PromptError::TokenOutOfRange));
+    let stored = json!({"input": "x", "previous_response_id": "r"});
+    assert!(matches!(refused(&bare, Api::Responses, &stored), PromptError::Stored));
+    let strict = model("{{ raise_exception('no') }}");
+    assert!(matches!(refused(&strict, Api::ChatCompletions, &chat), PromptError::Template(_)));
+    let request = parse(Api::Completions, br#"{"prompt":"a"}"#).unwrap();
+    let none = prompt(None, request, &ChatConfig::default(), NOW);
+    assert!(matches!(none, Err(PromptError::NoTokenizer)));
+    let request = parse(Api::Completions, br#"{"prompt":[9999999]}"#).unwrap();
+    let ids = prompt(None, request, &ChatConfig::default(), NOW).unwrap();
+    assert_eq!(ids.tokens, [9_999_999]);
+}
+
+#[test]
+fn media_falls_where_its_placeholder_is() {
+    let template = "{% for m in messages %}{% for p in m.content %}{% if p.type == 'image' %}\
+        <|image_pad|>{% else %}{{ p.text }}{% endif %}{% endfor %}{% endfor %}";
+    let model = model(template);
+    let image = |url: &str| json!({"type": "image_url", "image_url": {"url": url}});
+    let content = json!(["ab", image("u"), "c", image("v")]);
+    let body = json!({"messages": [{"role": "user", "content": content}]});
+    let prompt = prompt_of(&model, Api::ChatCompletions, &body).unwrap();
+    let places: Vec<usize> = prompt.media.iter().map(|item| item.token_index).collect();
+    assert_eq!(places, [2, 4]);
+    assert_ne!(prompt.media[0].content_hash, prompt.media[1].content_hash);
+    // Without a placeholder the prompt is set apart from its start.
+    let audio = json!({"type": "input_audio", "input_audio": {"data": "AA", "format": "wav"}});
+    let body = json!({"messages": [{"role": "user", "content": ["ab", audio]}]});
+    let prompt = prompt_of(&model, Api::ChatCompletions, &body).unwrap();
+    assert_eq!(prompt.media[0].token_index, 0);
+}
+
+#[test]
+fn a_template_of_strings_gets_placeholders_in_its_text() {
+    let model = model("{% for m in messages %}{{ m.content }}{% endfor %}");
+    let content = json!(["ab", {"type": "image_url", "image_url": {"url": "u"}}]);
+    let body = json!({"messages": [{"role": "user", "content": content}]});
+    assert_eq!(shown(&model, Api::ChatCompletions, &body), "<|image_pad|>\nab");
+    let prompt = prompt_of(&model, Api::ChatCompletions, &body).unwrap();
+    assert_eq!(prompt.media[0].token_index, 0);
+}
+
+const SYSTEM_FIRST: &str = "{% for m in messages %}{% if m.role == 'system' and not loop.first %}\
+    {{ raise_exception('system first') }}{% endif %}{{ m.role }}:{{ m.content }}\n{% endfor %}";
+
+#[test]
+fn late_system_prompts_move_to_the_front_where_the_template_refuses_them() {
+    let body = json!({"model": "m", "max_tokens": 1, "system": "s", "messages": [
+        {"role": "user", "content": "u"}, {"role": "system", "content": "late"}]});
+    let strict = shown(&model(SYSTEM_FIRST), Api::Messages, &body);
+    assert_eq!(strict, "system:slate\nuser:u\n");
+    let lenient = model("{% for m in messages %}{{ m.role }}:{{ m.content }}\n{% endfor %}");
+    let lenient = shown(&lenient, Api::Messages, &body);
+    assert_eq!(lenient, "system:s\nuser:u\nsystem:late\n");
+    // The engine tries the template without its special tokens.
+    let adding = model("{% for m in messages %}{{ bos_token + m.content }}{% endfor %}");
+    assert_eq!(shown(&adding, Api::Messages, &body), "<s>slate<s>u");
+}
+
+#[test]
+fn thinking_is_turned_off_in_the_templates_own_terms() {
+    let body = json!({"model": "m", "max_tokens": 1, "thinking": {"type": "disabled"},
+        "messages": [{"role": "user", "content": "u"}]});
+    let knows = model("{{ messages[0].content }}|{{ reasoning_effort }}|{{ enable_thinking }}");
+    assert_eq!(shown(&knows, Api::Messages, &body), "u|none|False");
+    let ignores = model("{{ messages[0].content }}");
+    assert_eq!(shown(&ignores, Api::Messages, &body), "u");
+    // "none" means the highest effort here, which is not what was asked for.
+    let picky = model(
+        "{{ messages[0].content }}|{% if reasoning_effort in ['low', 'high'] %}\
+         {{ reasoning_effort }}{% else %}max{% endif %}",
+    );
+    assert_eq!(shown(&picky, Api::Messages, &body), "u|low");
+}
+
+#[test]
+fn configured_variables_are_defaults() {
+    let model = model("{{ enable_thinking }}|{{ x }}");
+    let config = ChatConfig {
+        template_kwargs: json!({"enable_thinking": false, "x": 1}).as_object().unwrap().clone(),
+        ..ChatConfig::default()
+    };
+    let of = |body: Value| {
+        let request = parse(Api::ChatCompletions, body.to_string().as_bytes()).unwrap();
+        let tokens = prompt(Some(&model), request, &config, NOW).unwrap().tokens;
+        let bytes: Vec<u8> = tokens.into_iter().map(|token| token as u8).collect();
+        String::from_utf8(bytes).unwrap()
+    };
+    let messages = json!([{"role": "user", "content": "u"}]);
+    assert_eq!(of(json!({"messages": messages})), "False|1");
+    let own = json!({"messages": messages, "chat_template_kwargs": {"x": 2, "enable_thinking": null}});
+    assert_eq!(of(own), "False|2");
+}

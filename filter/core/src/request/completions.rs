@@ -1,0 +1,39 @@
+//! OpenAI's `/v1/completions`.
+
+use super::json::{Node, Object};
+use super::{PromptInput, Request, RequestError, fields, token_ids};
+
+const PROMPT: RequestError = RequestError::WrongShape("prompt");
+
+pub(super) fn parse(body: &Object<'_>) -> Result<Request, RequestError> {
+    for field in ["prompt_embeds", "suffix"] {
+        if body.get(field).is_some() {
+            return Err(RequestError::Unsupported(field));
+        }
+    }
+    let special_tokens = fields::boolean(body, "add_special_tokens")?.unwrap_or(true);
+    let prompt = prompt(body.get("prompt").ok_or(PROMPT)?, special_tokens).ok_or(PROMPT)?;
+    let mut request = Request::new(body, prompt?)?;
+    request.truncation = fields::truncation(body)?;
+    request.output_tokens_max =
+        fields::output_tokens(body, &["max_completion_tokens", "max_tokens"]);
+    request.adapter = fields::string(body, "lora_path")?;
+    Ok(request)
+}
+
+/// A prompt, or the first one of a batch: text or token ids.
+pub(super) fn prompt(
+    node: &Node<'_>,
+    special_tokens: bool,
+) -> Option<Result<PromptInput, RequestError>> {
+    let first = match node {
+        Node::Array(batch) => batch.first()?,
+        single => single,
+    };
+    match first {
+        Node::String(text) => {
+            Some(text.string().map(|text| PromptInput::Text { text, special_tokens }))
+        }
+        ids => Some(Ok(PromptInput::Tokens { tokens: token_ids(ids)?, media: Vec::new() })),
+    }
+}
