@@ -47,13 +47,16 @@ test: ## Everything that CI runs: check, the tests in a real Envoy, a short run 
 test-all: check e2e fuzz-smoke
 
 .PHONY: check
-check: filter $(TOOLCHAIN) $(CRATES) ## Format, lints (native and wasm), docs, tests without Envoy, repository rules.
-	$(CARGO) fmt --all --check
-	$(CARGO) fmt --manifest-path filter/fuzz/Cargo.toml --check
+check: format filter ## Format, lints (native and wasm), docs, tests without Envoy, repository rules.
 	$(CARGO) clippy $(LOCKED) --quiet --workspace --all-targets -- -D warnings
 	$(WASM_CARGO) clippy $(LOCKED) --quiet -p warmpath-filter --profile wasm --target wasm32-wasip1 -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc $(LOCKED) --quiet --workspace --no-deps
 	$(CARGO) test $(LOCKED) $(NATIVE) --exclude warmpath-e2e -- --skip in_envoy::
+
+.PHONY: format
+format: $(TOOLCHAIN)
+	$(CARGO) fmt --all --check
+	$(CARGO) fmt --manifest-path filter/fuzz/Cargo.toml --check
 
 .PHONY: e2e
 e2e: filter bundle $(ENVOY) ## The tests in a real Envoy.

@@ -121,13 +121,30 @@ impl UsageScanner {
     }
 }
 
+/// The usage of all APIs: OpenAI's two, Anthropic's, SGLang's.
 #[derive(Deserialize)]
 struct RawUsage {
-    prompt_tokens: u32,
+    /// OpenAI's completions and chats; SGLang.
+    #[serde(default)]
+    prompt_tokens: Option<u32>,
+    /// OpenAI's responses: all of the prompt. Anthropic: its part that was not read from the cache.
+    #[serde(default)]
+    input_tokens: Option<u32>,
     #[serde(default)]
     completion_tokens: Option<u32>,
     #[serde(default)]
+    output_tokens: Option<u32>,
+    #[serde(default, alias = "input_tokens_details")]
     prompt_tokens_details: Option<RawDetails>,
+    /// SGLang.
+    #[serde(default)]
+    cached_tokens: Option<u32>,
+    /// Anthropic.
+    #[serde(default)]
+    cache_read_input_tokens: Option<u32>,
+    /// Anthropic.
+    #[serde(default)]
+    cache_creation_input_tokens: Option<u32>,
 }
 
 #[derive(Deserialize)]
@@ -136,26 +153,42 @@ struct RawDetails {
     cached_tokens: Option<u32>,
 }
 
-/// Parses the last `"usage": {...}` in `bytes`. Inside a JSON string the key's quotes would be
-/// escaped, so text that talks of usage is not mistaken for it.
-fn last_usage(bytes: &[u8]) -> Option<Usage> {
-    const KEY: &[u8] = b"\"usage\"";
-    let starts = bytes.windows(KEY.len()).enumerate().rev();
-    for (start, _) in starts.filter(|(_, window)| *window == KEY) {
-        let escaped = start.checked_sub(1).and_then(|before| bytes.get(before)) == Some(&b'\\');
-        let value = bytes.get(start + KEY.len()..)?.trim_ascii_start();
-        if let (false, Some((b':', value))) = (escaped, value.split_first())
-            && let Some(Ok(raw)) =
-                serde_json::Deserializer::from_slice(value).into_iter::<RawUsage>().next()
-        {
-            return Some(Usage {
-                prompt_tokens: raw.prompt_tokens,
-                cached_tokens: raw.prompt_tokens_details.and_then(|details| details.cached_tokens),
-                completion_tokens: raw.completion_tokens.unwrap_or(0),
-            });
-        }
+impl RawUsage {
+    /// `None` when it does not say how long the prompt was, as in the last events of an Anthropic
+    /// stream.
+    fn usage(self) -> Option<Usage> {
+        let cache_read = self.cache_read_input_tokens;
+        let cache_written = self.cache_creation_input_tokens.unwrap_or(0);
+        let prompt_tokens = self.prompt_tokens.or_else(|| {
+            let uncached = self.input_tokens?;
+            Some(uncached.saturating_add(cache_read.unwrap_or(0)).saturating_add(cache_written))
+        })?;
+        let details = self.prompt_tokens_details.and_then(|details| details.cached_tokens);
+        Some(Usage {
+            prompt_tokens,
+            cached_tokens: details.or(self.cached_tokens).or(cache_read),
+            completion_tokens: self.completion_tokens.or(self.output_tokens).unwrap_or(0),
+        })
     }
-    None
+}
+
+/// Keys whose value is a usage object; SGLang has its own.
+const KEYS: [&[u8]; 2] = [b"\"usage\"", b"\"meta_info\""];
+
+/// Parses the last `"usage": {...}` in `bytes` that names the prompt's length. Inside a JSON string
+/// the key's quotes would be escaped, so text that talks of usage is not mistaken for it.
+fn last_usage(bytes: &[u8]) -> Option<Usage> {
+    let quotes = bytes.iter().enumerate().rev().filter(|(_, byte)| **byte == b'"');
+    quotes.map(|(start, _)| start).find_map(|start| usage_at(bytes, start))
+}
+
+fn usage_at(bytes: &[u8], start: usize) -> Option<Usage> {
+    let rest = bytes.get(start..)?;
+    let value = KEYS.iter().find_map(|key| rest.strip_prefix(*key))?.trim_ascii_start();
+    let escaped = start.checked_sub(1).and_then(|before| bytes.get(before)) == Some(&b'\\');
+    let value = value.strip_prefix(b":").filter(|_| !escaped)?;
+    let raw = serde_json::Deserializer::from_slice(value).into_iter::<RawUsage>().next()?;
+    raw.ok()?.usage()
 }
 
 #[cfg(test)]
@@ -211,6 +244,25 @@ mod tests {
         }
         scanner.push(b"\ndata: {\"usage\":{\"prompt_tokens\":5}}\n\n");
         assert_eq!(scanner.finish().map(|usage| usage.prompt_tokens), Some(5));
+    }
+
+    #[test]
+    fn every_api_names_its_numbers_in_its_own_way() {
+        let usage = |prompt_tokens, cached_tokens, completion_tokens| {
+            Some(Usage { prompt_tokens, cached_tokens, completion_tokens })
+        };
+        let responses = br#"{"output":[],"usage":{"input_tokens":41,"input_tokens_details":
+            {"cached_tokens":32},"output_tokens":7,"total_tokens":48}}"#;
+        assert_eq!(scan(Framing::Json, responses, 9), usage(41, Some(32), 7));
+        let messages =
+            br#"{"usage":{"input_tokens":9,"cache_read_input_tokens":32,"output_tokens":7}}"#;
+        assert_eq!(scan(Framing::Json, messages, 9), usage(41, Some(32), 7));
+        let sglang = br#"{"text":"","meta_info":{"prompt_tokens":41,"cached_tokens":32,
+            "completion_tokens":7}}"#;
+        assert_eq!(scan(Framing::Json, sglang, 9), usage(41, Some(32), 7));
+        let stream = b"event: message_start\ndata: {\"message\":{\"usage\":{\"input_tokens\":41,\
+            \"output_tokens\":0}}}\n\nevent: message_delta\ndata: {\"usage\":{\"output_tokens\":7}}\n\n";
+        assert_eq!(scan(Framing::Sse, stream, 9), usage(41, None, 0));
     }
 
     #[test]

@@ -13,8 +13,8 @@ use warmpath_template::ContentFormat;
 
 use crate::ids::{BackendId, BackendIndex};
 use crate::limits::{
-    ADAPTERS_MAX, BACKENDS_MAX, BODY_BYTES_MAX_CEILING, BODY_BYTES_MAX_DEFAULT, INDEX_BUCKETS_CEILING,
-    INDEX_BUCKETS_DEFAULT, MODELS_MAX, NAME_BYTES_MAX,
+    ADAPTERS_MAX, BACKENDS_MAX, BODY_BYTES_MAX_CEILING, BODY_BYTES_MAX_DEFAULT,
+    INDEX_BUCKETS_CEILING, INDEX_BUCKETS_DEFAULT, MODELS_MAX, NAME_BYTES_MAX,
 };
 use crate::request::Api;
 use crate::score::Weights;
@@ -546,8 +546,9 @@ mod tests {
     #[test]
     fn a_session_policy_needs_its_header() {
         let with = |policy: &str, header: &str| {
-            let json =
-                format!(r#"{{"policy":"{policy}"{header},"backends":[{{"name":"a","cluster":"a"}}]}}"#);
+            let json = format!(
+                r#"{{"policy":"{policy}"{header},"backends":[{{"name":"a","cluster":"a"}}]}}"#
+            );
             Config::parse(json.as_bytes())
         };
         let config = with("session", r#","session_header":"x-session-id""#).unwrap();

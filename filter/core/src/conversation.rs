@@ -106,7 +106,8 @@ pub fn prepare(mut chat: Chat, traits: &TemplateTraits, config: &ChatConfig) -> 
     let mut messages: Vec<Map<String, Value>> = messages
         .map(|message| to_template(message, format, &traits.placeholders, &mut media))
         .collect();
-    let is_developer = |message: &Map<String, Value>| message.get("role") == Some(&"developer".into());
+    let is_developer =
+        |message: &Map<String, Value>| message.get("role") == Some(&"developer".into());
     if !traits.has_developer_role && messages.iter().any(is_developer) {
         for message in messages.iter_mut().filter(|message| is_developer(message)) {
             message.insert("role".to_owned(), "system".into());
@@ -147,11 +148,7 @@ fn merge_inline_system(messages: &mut Vec<Message>) {
 
 /// The template's variables: the configured defaults, then the tools, then the request's own, then
 /// what its fields say. Null and "auto" are no values, except among the defaults.
-fn variables(
-    chat: &mut Chat,
-    traits: &TemplateTraits,
-    config: &ChatConfig,
-) -> Map<String, Value> {
+fn variables(chat: &mut Chat, traits: &TemplateTraits, config: &ChatConfig) -> Map<String, Value> {
     let mut variables = config.template_kwargs.clone();
     let tools = chat.tools.take();
     if let Some(tools) = tools.filter(|_| !(chat.is_tool_use_off && config.hides_unused_tools)) {

@@ -209,8 +209,7 @@ impl<S: SharedStore> Writer<'_, S> {
 
     /// Learns the backend's speed. Whoever else than the pick served is not the ticket's backend.
     fn learn_pace(&mut self, dispatched: &Dispatched, ticket: &Ticket, usage: Option<Usage>) {
-        if let (Some(prompt), true) =
-            (&dispatched.prompt, dispatched.credited == dispatched.picked)
+        if let (Some(prompt), true) = (&dispatched.prompt, dispatched.credited == dispatched.picked)
         {
             let prompt_tokens = u32::try_from(prompt.prompt_tokens).unwrap_or(u32::MAX);
             let cached = usage.and_then(|usage| usage.cached_tokens);

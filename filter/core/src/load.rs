@@ -223,7 +223,6 @@ impl Ledger {
 
     /// How slow a backend is at prefill beside the fastest that this VM knows: 2 takes twice as
     /// long. 1 while unknown.
-    #[must_use]
     pub fn slowness(&self) -> impl Fn(BackendId) -> f32 {
         let paces = self.paces.values().filter_map(Pace::ms_per_token);
         let fastest = paces.fold(f32::INFINITY, f32::min);
@@ -289,9 +288,8 @@ impl Ledger {
         }
         if let Some(load) = self.own.get_mut(&ticket.backend) {
             load.subtract(ticket.share);
-            load.context_tokens = load
-                .context_tokens
-                .saturating_sub(ticket.pin_tokens.saturating_mul(freed_pins));
+            load.context_tokens =
+                load.context_tokens.saturating_sub(ticket.pin_tokens.saturating_mul(freed_pins));
             if *load == BackendLoad::default() {
                 self.own.remove(&ticket.backend);
             }
@@ -499,13 +497,9 @@ mod tests {
         let mut ledger = Ledger::new(1);
         let context = |ledger: &Ledger| ledger.own().get(&B).map_or(0, |load| load.context_tokens);
         let hashes: Vec<BlockHash> = (0..40).map(BlockHash).collect();
-        let mut send = |ledger: &mut Ledger, hashes: &[BlockHash], context_tokens| {
-            let work = Work {
-                pending_prefill_tokens: 0,
-                context_tokens,
-                hashes,
-                block_size_tokens: 16,
-            };
+        let send = |ledger: &mut Ledger, hashes: &[BlockHash], context_tokens| {
+            let work =
+                Work { pending_prefill_tokens: 0, context_tokens, hashes, block_size_tokens: 16 };
             ledger.dispatch(&store, NowMs(0), B, work).0
         };
         let first = send(&mut ledger, &hashes, 740);
@@ -529,7 +523,7 @@ mod tests {
         let store = MemoryStore::default();
         let mut ledger = Ledger::new(1);
         let (fast, slow, unknown) = (BackendId(1), BackendId(2), BackendId(3));
-        let mut serve = |ledger: &mut Ledger, backend, tokens, time_ms| {
+        let serve = |ledger: &mut Ledger, backend, tokens, time_ms| {
             let (mut ticket, _) = ledger.dispatch(&store, NowMs(0), backend, work(tokens, tokens));
             ledger.first_byte(&store, NowMs(time_ms), &mut ticket).unwrap();
             ledger.learn_pace(&ticket, tokens);

@@ -209,21 +209,16 @@ impl<S: SharedStore> Router<'_, S> {
     ) -> Decision {
         let demand = self.demand(&prompt);
         let resident = |found: &Match| found.resident_blocks;
-        let Ok(candidates) = self.candidates(Some((&demand, &prompt.hashes)), matches, resident) else {
+        let Ok(candidates) = self.candidates(Some((&demand, &prompt.hashes)), matches, resident)
+        else {
             return self.by_load(Reason::StoreFailed);
         };
-        let inputs =
-            Inputs { session: prompt.session, ..self.inputs(affinity(&prompt.hashes)) };
+        let inputs = Inputs { session: prompt.session, ..self.inputs(affinity(&prompt.hashes)) };
         let order = pick::order(self.config.policy, &candidates, inputs);
         match order.first().and_then(|first| self.config.backend(*first)) {
             Some(picked) => Decision::Pick(Pick {
                 reason: reason(self.config.policy, picked.id, matches),
-                downgraded: self.is_downgraded(
-                    (&demand, &prompt.hashes),
-                    matches,
-                    &order,
-                    inputs,
-                ),
+                downgraded: self.is_downgraded((&demand, &prompt.hashes), matches, &order, inputs),
                 prompt: placed(prompt, &demand, path, matches.get(&picked.id)),
                 order,
             }),
@@ -269,7 +264,8 @@ impl<S: SharedStore> Router<'_, S> {
     fn prompt(&self, request: Request) -> Result<TokenizedPrompt, Reason> {
         let model_index = self.model_index(request.model.as_deref())?;
         let config = self.config.models.get(model_index).ok_or(Reason::UnknownModel)?;
-        let adapter = request.adapter.as_deref().or_else(|| config.adapter(request.model.as_deref()?));
+        let adapter =
+            request.adapter.as_deref().or_else(|| config.adapter(request.model.as_deref()?));
         let namespace = Namespace {
             model: &config.name,
             adapter: adapter.unwrap_or_default(),

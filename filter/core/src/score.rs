@@ -227,7 +227,8 @@ mod tests {
             pinned_tokens: 512,
             kv_capacity_tokens: Some(10_100),
         };
-        let weights = Weights { pending_prefill: 1.0, uncached: 2.0, running: 10.0, kv_overflow: 4.0 };
+        let weights =
+            Weights { pending_prefill: 1.0, uncached: 2.0, running: 10.0, kv_overflow: 4.0 };
         let cost = super::cost(&weights, &demand, &offer);
         assert!((cost.pending_prefill - 500.0).abs() < 1e-9);
         assert!((cost.uncached - 400.0).abs() < 1e-9);
@@ -236,8 +237,8 @@ mod tests {
         assert!((cost.kv_overflow - 4.0 * 488.0).abs() < 1e-9);
         assert!((cost.total() - 2_882.0).abs() < 1e-9);
         let unknown = Offer { resident_blocks: 1e9, kv_capacity_tokens: None, ..offer };
-        let unknown = super::cost(&Weights::default(), &demand, &unknown);
-        assert!((unknown.uncached - 8.0).abs() < 1e-9);
+        let unknown = super::cost(&weights, &demand, &unknown);
+        assert!((unknown.uncached - 16.0).abs() < 1e-9);
         assert!(unknown.kv_overflow == 0.0);
     }
 }

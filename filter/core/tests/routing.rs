@@ -135,7 +135,8 @@ fn a_loaded_holder_is_left_for_an_idle_stranger() {
     let (holder, _) = worker.serve(&hot);
     let mut reasons = Vec::new();
     for _ in 0..40 {
-        let (pick, reason, ..) = worker.send(&hot);
+        let (pick, reason, mut dispatched, _) = worker.send(&hot);
+        worker.writer().first_byte(&mut dispatched);
         reasons.push((pick == holder, reason));
     }
     assert_eq!(reasons[0], (true, Reason::PrefixHit));

@@ -13,6 +13,13 @@ pub const VALUE_DEPTH_MAX: usize = 64;
 /// Deepest nesting of blocks, macro calls and loops while a template runs.
 pub const CALL_DEPTH_MAX: usize = 120;
 
+/// Longest text that one operation makes of lists, dicts or many parts: twice the longest prompt.
+/// A list can hold one string many times, so its text is not bounded by the memory it takes.
+pub const TEXT_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// Most items that one operation makes of a string's characters or parts.
+pub const ITEMS_MAX: usize = 1_000_000;
+
 /// Bounds on one render.
 ///
 /// `fuel` bounds both time and memory: an instruction costs 1, and so do each

@@ -13,7 +13,7 @@ use std::sync::Mutex;
 use minijinja::value::{Enumerator, Object, ObjectExt, ObjectRepr, ValueKind};
 use minijinja::{Error, ErrorKind, Value};
 
-use crate::limits::VALUE_DEPTH_MAX;
+use crate::limits::{ITEMS_MAX, VALUE_DEPTH_MAX};
 
 /// From this size on a dict has a hash index; below, a scan is faster and smaller.
 const INDEX_FROM_ENTRIES: usize = 12;
@@ -208,6 +208,16 @@ impl Generator {
         Value::from_object(Self { items: Mutex::new(Some(items)) })
     }
 
+    /// The number of items left, and the bytes of those that are strings.
+    pub(crate) fn weight(&self) -> (usize, usize) {
+        match self.items.lock() {
+            Ok(items) => items
+                .as_ref()
+                .map_or((0, 0), |items| (items.len(), items.iter().map(text_bytes).sum())),
+            Err(_) => (0, 0),
+        }
+    }
+
     /// A generator whose items were computed at once. What went wrong shows when it is iterated, as in
     /// Python, where nothing is computed before.
     pub(crate) fn lazy(items: Result<Vec<Value>, Error>) -> Result<Value, Error> {
@@ -357,6 +367,19 @@ fn number_to_value(number: &serde_json::Number) -> Value {
     }
 }
 
+/// The bytes of a value that is a string.
+pub(crate) fn text_bytes(value: &Value) -> usize {
+    value.as_str().map_or(0, str::len)
+}
+
+/// Fails for more items than one operation may make of a string.
+pub(crate) fn check_count(items: usize) -> Result<(), Error> {
+    if items > ITEMS_MAX {
+        return Err(Error::from(ErrorKind::OutOfFuel));
+    }
+    Ok(())
+}
+
 /// Python's name of a value's type, for error messages and tests.
 pub(crate) fn type_name(value: &Value) -> &'static str {
     match value.kind() {
@@ -402,7 +425,9 @@ pub(crate) fn iterate(value: &Value) -> Result<Vec<Value>, Error> {
         ValueKind::Undefined => Ok(Vec::new()),
         ValueKind::String => {
             let text = value.as_str().unwrap_or_default();
-            Ok(text.chars().map(Value::from).collect())
+            let items: Vec<Value> = text.chars().take(ITEMS_MAX + 1).map(Value::from).collect();
+            check_count(items.len())?;
+            Ok(items)
         }
         ValueKind::Seq | ValueKind::Iterable => value.try_iter()?.checked().collect(),
         ValueKind::Map if as_dict(value).is_some() => value.try_iter()?.checked().collect(),

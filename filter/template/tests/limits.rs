@@ -53,6 +53,17 @@ fn endless_work_runs_out_of_fuel() {
         "{% set l = [1] * 90000 %}{% set m = l|map('string')|list %}{% for a in range(9999) %}\
          {% set x = l|sort|list|tojson %}{% endfor %}",
         "{% for a in range(99999) %}{% set x = messages|tojson(indent=1000)|length %}{% endfor %}",
+        "{{ ['x' * 100000] * 100000 }}",
+        "{{ (['x' * 100000] * 100000)|tojson }}",
+        "{{ (['x' * 100000] * 100000)|map('upper')|list|length }}",
+        "{{ (['x' * 100000] * 100000)|sort|length }}",
+        "{{ ('x' * 9000000)|list|length }}",
+        "{{ ('x' * 9000000).split('x')|length }}",
+        "{{ ('a\\n' * 900000)|indent(60) }}",
+        "{{ ('{:4000}' * 9000).format(*([1] * 9000)) }}",
+        "{{ [1]|batch(1000000000000, 0)|list }}",
+        "{% set ns = namespace(x=[1]) %}{% for a in range(99) %}{% set ns.x = [1] + (ns.x + ns.x) %}{% endfor %}",
+        "{% set ns = namespace(x=[1]) %}{% for a in range(99) %}{% set ns.x = [1] + ns.x + ns.x %}{% endfor %}",
     ] {
         let result = render(source);
         assert!(matches!(result, Err(RenderError::OutOfFuel)), "{source}: {result:?}");

@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use serde_json::json;
-use warmpath_harness::{Bootstrap, EnvoyOptions, EnvoyProcess, FilterOptions, HarnessError, Variant};
+use warmpath_harness::{
+    Bootstrap, EnvoyOptions, EnvoyProcess, FilterOptions, HarnessError, Variant,
+};
 
 /// The filter has its tokenizer by then, or something is wrong.
 const BUNDLE_TIMEOUT: Duration = Duration::from_secs(60);

@@ -85,7 +85,8 @@ fn round(arm: &Arm, requests: &[Vec<u8>], length: Duration) -> anyhow::Result<f6
 
 /// The results for people.
 pub fn table(throughputs: &[Throughput]) -> Table {
-    let plain = throughputs.iter().find(|it| it.kind == Kind::Plain).map_or(1.0, Throughput::median);
+    let plain =
+        throughputs.iter().find(|it| it.kind == Kind::Plain).map_or(1.0, Throughput::median);
     let mut table = Table::new();
     table.load_preset(presets::ASCII_MARKDOWN).set_header([
         "2 KB bodies, 8 connections",

@@ -185,7 +185,8 @@ async fn a_500_is_passed_on_and_not_learnt(bed: &Bed) {
     fail_all(bed, "http_500").await;
     let body = completion(&prompt(11, BLOCKS));
     let client = HttpClient::new();
-    let direct = client.post_json(bed.fleet.addresses()[0], "/v1/completions", &body).await.unwrap();
+    let direct =
+        client.post_json(bed.fleet.addresses()[0], "/v1/completions", &body).await.unwrap();
     for _ in 0..3 {
         let (id, answer) = send(bed, 11).await;
         assert_eq!((answer.status, &answer.body), (500, &direct.body));

@@ -210,6 +210,7 @@ fn configured_variables_are_defaults() {
     };
     let messages = json!([{"role": "user", "content": "u"}]);
     assert_eq!(of(json!({"messages": messages})), "False|1");
-    let own = json!({"messages": messages, "chat_template_kwargs": {"x": 2, "enable_thinking": null}});
+    let own =
+        json!({"messages": messages, "chat_template_kwargs": {"x": 2, "enable_thinking": null}});
     assert_eq!(of(own), "False|2");
 }

@@ -71,7 +71,10 @@ mod tests {
             assert_eq!(error["error"]["code"], 503);
         }
         let error = body(Some(Api::Messages), 503);
-        assert_eq!((&error["type"], &error["error"]["type"]), (&json!("error"), &json!("overloaded_error")));
+        assert_eq!(
+            (&error["type"], &error["error"]["type"]),
+            (&json!("error"), &json!("overloaded_error"))
+        );
         assert_eq!(error["error"]["message"], message);
         assert_eq!(body(Some(Api::OllamaChat), 503), json!({ "error": message }));
         assert_eq!(body(Some(Api::SglangGenerate), 503)["error"]["message"], message);

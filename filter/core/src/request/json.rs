@@ -163,8 +163,7 @@ fn number(text: &str) -> Option<Number> {
 
 /// Reads one JSON text.
 pub(crate) fn read(text: &str) -> Result<Node<'_>, RequestError> {
-    let mut reader =
-        Reader { text, at: 0, values_left: JSON_VALUES_MAX, ids_left: TOKEN_IDS_MAX };
+    let mut reader = Reader { text, at: 0, values_left: JSON_VALUES_MAX, ids_left: TOKEN_IDS_MAX };
     reader.skip_space();
     let node = reader.value(JSON_DEPTH_MAX)?;
     reader.skip_space();
@@ -189,7 +188,8 @@ impl<'a> Reader<'a> {
     }
 
     fn skip_space(&mut self) {
-        let space = self.rest().iter().take_while(|byte| matches!(byte, b' ' | b'\t' | b'\n' | b'\r'));
+        let space =
+            self.rest().iter().take_while(|byte| matches!(byte, b' ' | b'\t' | b'\n' | b'\r'));
         self.at += space.count();
     }
 

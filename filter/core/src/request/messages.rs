@@ -269,20 +269,12 @@ fn image(source: &Object<'_>) -> Result<Part, RequestError> {
         hasher.str(";base64,");
         add(&mut hasher, "data", "")?;
     }
-    Ok(Part::Media {
-        modality: Modality::Image,
-        content_hash: hasher.finish(),
-        extra: Map::new(),
-    })
+    Ok(Part::Media { modality: Modality::Image, content_hash: hasher.finish(), extra: Map::new() })
 }
 
 impl Message {
     /// A message of plain text.
     pub(crate) fn of(role: &str, text: String) -> Self {
-        Self {
-            role: role.to_owned(),
-            content: Some(vec![Part::text(text)]),
-            ..Self::default()
-        }
+        Self { role: role.to_owned(), content: Some(vec![Part::text(text)]), ..Self::default() }
     }
 }

@@ -10,7 +10,8 @@ use serde_json::{Map, Value};
 use super::json::{Node, Object};
 use super::media::ContentHasher;
 use super::{
-    Approximation, Chat, Media, Message, Modality, Part, PromptInput, Request, RequestError, fields, tools,
+    Approximation, Chat, Media, Message, Modality, Part, PromptInput, Request, RequestError,
+    fields, tools,
 };
 
 const MESSAGES: RequestError = RequestError::WrongShape("messages");
@@ -66,8 +67,7 @@ fn conversation(
     if let Some(Node::Bool(think)) = body.get("think") {
         kwargs.insert("enable_thinking".to_owned(), Value::Bool(*think));
     }
-    let chat =
-        Chat { messages, tools, add_generation_prompt: true, kwargs, ..Chat::default() };
+    let chat = Chat { messages, tools, add_generation_prompt: true, kwargs, ..Chat::default() };
     let mut request = Request::new(body, PromptInput::Chat(Box::new(chat)))?;
     request.output_tokens_max = output_tokens_max(body)?;
     request.approximation = Some(Approximation::ForeignTemplate);

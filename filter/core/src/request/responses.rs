@@ -63,9 +63,7 @@ fn is_continued(input: &Node<'_>) -> bool {
     };
     let is_message = match last.get("type") {
         None => true,
-        Some(kind) => {
-            kind.as_text().is_some_and(|kind| kind.is("message") || kind.is("reasoning"))
-        }
+        Some(kind) => kind.as_text().is_some_and(|kind| kind.is("message") || kind.is("reasoning")),
     };
     let status = last.get("status").and_then(Node::as_text);
     is_message && status.is_some_and(|it| it.is("in_progress") || it.is("incomplete"))

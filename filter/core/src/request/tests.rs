@@ -26,7 +26,9 @@ fn paths() {
     assert_eq!(Api::from_path("/v1/chat/completions"), Some(Api::ChatCompletions));
     assert_eq!(Api::from_path("/v1/completions?x=1"), Some(Api::Completions));
     assert_eq!(Api::from_path("/v1/embeddings"), Some(Api::Embeddings));
-    for other in ["/v1/models", "/", "", "/v1/chat/completions/", "/tokenize", "/v1/messages/batches"] {
+    for other in
+        ["/v1/models", "/", "", "/v1/chat/completions/", "/tokenize", "/v1/messages/batches"]
+    {
         assert_eq!(Api::from_path(other), None);
     }
     let mut names: Vec<&str> = Api::ALL.iter().map(|api| api.name()).collect();
@@ -72,10 +74,7 @@ fn completion_prompts() {
     assert_eq!(prompt(json!({"prompt": ["a", "b"]})), Ok(text("a", true)));
     assert_eq!(prompt(json!({"prompt": [1, 2]})), Ok(tokens(&[1, 2])));
     assert_eq!(prompt(json!({"prompt": [[3], [4]]})), Ok(tokens(&[3])));
-    assert_eq!(
-        prompt(json!({"prompt": "a", "add_special_tokens": false})),
-        Ok(text("a", false))
-    );
+    assert_eq!(prompt(json!({"prompt": "a", "add_special_tokens": false})), Ok(text("a", false)));
     for bad in [
         json!({}),
         json!({"prompt": []}),
@@ -150,10 +149,7 @@ fn what_the_prompt_does_not_depend_on_is_not_judged() {
 #[test]
 fn the_newer_name_of_the_output_limit_wins_and_nonsense_is_no_limit() {
     let max = |body: Value| request(Api::Completions, &body).unwrap().output_tokens_max;
-    assert_eq!(
-        max(json!({"prompt": "a", "max_tokens": 5, "max_completion_tokens": 6})),
-        Some(6)
-    );
+    assert_eq!(max(json!({"prompt": "a", "max_tokens": 5, "max_completion_tokens": 6})), Some(6));
     assert_eq!(max(json!({"prompt": "a", "max_tokens": 99_999_999_999_u64})), Some(u32::MAX));
     assert_eq!(max(json!({"prompt": "a", "max_tokens": "x"})), None);
     assert_eq!(max(json!({"prompt": "a", "max_tokens": 7.0})), Some(7));
@@ -167,10 +163,7 @@ fn tokens_passed_on_from_a_prefill_stage() {
     });
     assert_eq!(request(Api::ChatCompletions, &body).unwrap().prompt, tokens(&[5, 6]));
     body["echo"] = true.into();
-    assert!(matches!(
-        request(Api::ChatCompletions, &body).unwrap().prompt,
-        PromptInput::Chat(_)
-    ));
+    assert!(matches!(request(Api::ChatCompletions, &body).unwrap().prompt, PromptInput::Chat(_)));
 }
 
 #[test]
@@ -264,8 +257,11 @@ fn vllm_generate_has_its_media_in_place() {
 #[test]
 fn media_is_told_apart_by_content_and_not_by_the_way_it_is_written() {
     let hash = |api: Api, content: Value| {
-        let chat = chat_of(api, &json!({"model": "m", "max_tokens": 1, "messages": [
-            {"role": "user", "content": content}]}));
+        let chat = chat_of(
+            api,
+            &json!({"model": "m", "max_tokens": 1, "messages": [
+            {"role": "user", "content": content}]}),
+        );
         match chat.messages[0].content.as_deref() {
             Some([Part::Media { content_hash, .. }]) => *content_hash,
             other => panic!("{other:?}"),
@@ -305,7 +301,9 @@ fn the_fuzz_target_takes_every_api() {
         r#"{"input":[{"role":"user","content":"x"}],"tools":[{"type":"function","name":"f"}]}"#,
         r#"{"model":"m","messages":[{"role":"user","content":"\ud800"}]}"#,
         r#"{"token_ids":[1],"n":NaN,"a":{"b":[[],{},null,-0.0]}}"#,
-        "{", "\u{feff}{}", "",
+        "{",
+        "\u{feff}{}",
+        "",
     ];
     for api in 0..Api::ALL.len() {
         for body in bodies {

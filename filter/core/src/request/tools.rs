@@ -32,10 +32,7 @@ pub(super) struct Definition {
 
 impl Definition {
     /// Reads a description whose parameters are called `parameters`.
-    pub(super) fn read(
-        given: &Object<'_>,
-        parameters: &'static str,
-    ) -> Result<Self, RequestError> {
+    pub(super) fn read(given: &Object<'_>, parameters: &'static str) -> Result<Self, RequestError> {
         let parameters = fields::object(given, parameters)?.map(Object::to_map).transpose()?;
         Ok(Self {
             name: fields::needed_string(given, "name")?,

@@ -12,10 +12,13 @@ use minijinja::{Error, State, Value};
 use super::args::{bind, int_arg, opt_int_arg, opt_str_arg, split_keywords, str_arg};
 use super::format::{Operand, printf};
 use super::methods::{bound_method, charge_bytes, replace_checked};
-use super::repr::{as_f64, to_str};
+use super::repr::{as_f64, check_len, to_str, write_str};
 use super::text::{self, Ends};
 use super::{json, ops};
-use crate::value::{Generator, PyDict, check_depth, check_hashable, dict_entries, fail, iterate, type_name};
+use crate::value::{
+    Generator, PyDict, check_depth, check_hashable, dict_entries, fail, iterate, text_bytes,
+    type_name,
+};
 
 /// A filter or test: state, and the arguments with the piped value first.
 pub(crate) type Native = fn(&mut State<'_, '_>, &[Value]) -> Result<Value, Error>;
@@ -70,7 +73,8 @@ pub(crate) const FILTERS: [(&str, Native); 45] = [
 ];
 
 /// Filters that do not go through all items of a list, or whose result is charged by its size.
-const FILTERS_FREE: [&str; 8] = ["count", "d", "default", "first", "last", "length", "string", "tojson"];
+const FILTERS_FREE: [&str; 8] =
+    ["count", "d", "default", "first", "last", "length", "string", "tojson"];
 
 /// Whether a filter is charged for the items of its list.
 pub(crate) fn is_charged(name: &str) -> bool {
@@ -135,19 +139,20 @@ fn attr(_: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
     }
 }
 
-fn batch(_: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
+fn batch(state: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
     let [value, size, fill] = bind(args, ["value", "linecount", "fill_with"], 2)?;
-    let size = usize::try_from(int_arg(&size.unwrap_or_default())?).unwrap_or(0);
+    let size = usize::try_from(int_arg(&size.unwrap_or_default())?).unwrap_or(0).max(1);
     let fill = fill.filter(|fill| !fill.is_none());
     let items = match iterate(&value.unwrap_or_default()) {
         Ok(items) => items,
         Err(error) => return Generator::lazy(Err(error)),
     };
     let mut rows = Vec::new();
-    for chunk in items.chunks(size.max(1)) {
+    for chunk in items.chunks(size) {
         let mut row = chunk.to_vec();
         if let Some(fill) = &fill {
-            row.resize(size.min(row.len() + 100_000).max(row.len()), fill.clone());
+            charge_bytes(state, (size - row.len()).saturating_mul(size_of::<Value>()))?;
+            row.resize(size, fill.clone());
         }
         let row = Value::from(row);
         check_depth(&row)?;
@@ -337,11 +342,11 @@ fn indent(state: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
         if at > 0 {
             out.push('\n');
             if is_blank || !line.is_empty() {
-                charge_bytes(state, indention.len())?;
                 out.push_str(&indention);
             }
         }
         out.push_str(line);
+        check_len(&out)?;
     }
     Ok(like(Some(&value), out))
 }
@@ -356,7 +361,7 @@ fn items(_: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
     Generator::lazy(dict_entries(&value).map(|entries| entries.into_iter().map(pair).collect()))
 }
 
-fn join(state: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
+fn join(_: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
     let [value, separator, attribute] = bind(args, ["value", "d", "attribute"], 1)?;
     let separator = match separator {
         Some(separator) => to_str(&separator)?,
@@ -368,9 +373,8 @@ fn join(state: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
         if at > 0 {
             out.push_str(&separator);
         }
-        let before = out.len();
-        super::repr::write_str(&mut out, &path.get(item)?)?;
-        charge_bytes(state, (out.len() - before).saturating_add(separator.len()))?;
+        write_str(&mut out, &path.get(item)?)?;
+        check_len(&out)?;
     }
     Ok(Value::from(out))
 }
@@ -443,7 +447,9 @@ fn map_items(state: &mut State<'_, '_>, args: &[Value]) -> Result<Vec<Value>, Er
         if let Some(slot) = call.first_mut() {
             *slot = item;
         }
-        mapped.push(state.apply_filter(filter, &call)?);
+        let result = state.apply_filter(filter, &call)?;
+        charge_bytes(state, text_bytes(&result))?;
+        mapped.push(result);
     }
     Ok(mapped)
 }

@@ -10,7 +10,7 @@ use minijinja::{Error, Value};
 use super::args::{int_arg, split_keywords};
 use super::methods::bound_method;
 use super::ops;
-use super::repr::{as_f64, to_str, write_repr};
+use super::repr::{as_f64, check_len, to_str, write_repr};
 use crate::limits::VALUE_DEPTH_MAX;
 use crate::value::{as_dict, fail, type_name};
 use number::{float_text, group, int_text};
@@ -227,6 +227,7 @@ impl Fields<'_> {
             let end = field_end(tail).ok_or_else(|| fail("expected '}' before end of string"))?;
             let (field, tail) = tail.split_at_checked(end).unwrap_or((tail, ""));
             out.push_str(&self.field(field, depth)?);
+            check_len(&out)?;
             rest = tail.get(1..).unwrap_or_default();
         }
         out.push_str(rest);
@@ -380,6 +381,7 @@ pub(crate) fn printf(template: &str, operand: &Operand<'_>) -> Result<String, Er
             None => next()?,
         };
         out.push_str(&printf_value(&value, spec, kind)?);
+        check_len(&out)?;
     }
     out.push_str(rest);
     // Python lets a single operand that can be indexed go unused.

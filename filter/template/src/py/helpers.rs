@@ -13,7 +13,7 @@ use super::args::{bind, int_arg, opt_int_arg, str_arg};
 use super::filters::Native;
 use super::methods::{bound_method, charge_bytes, charge_items};
 use super::ops;
-use super::repr::write_str;
+use super::repr::{check_len, write_str};
 use crate::value::{Generator, PyDict, Range, as_dict, check_depth, fail, iterate, type_name};
 
 /// All helpers by name.
@@ -107,6 +107,7 @@ fn cat(state: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
     let mut out = String::with_capacity(bytes);
     for value in args {
         write_str(&mut out, value)?;
+        check_len(&out)?;
     }
     Ok(Value::from(out))
 }

@@ -7,7 +7,7 @@ use minijinja::value::ValueKind;
 use minijinja::{Error, State, Value};
 
 use super::args::{bind, str_arg};
-use super::repr::{as_f64, write_float};
+use super::repr::{as_f64, check_len, write_float};
 use crate::limits::VALUE_DEPTH_MAX;
 use crate::value::{as_dict, dict_entries, fail, iterate, type_name};
 
@@ -59,6 +59,7 @@ impl Dumper {
         if level >= VALUE_DEPTH_MAX {
             return Err(fail("value nested too deep for tojson"));
         }
+        check_len(&self.out)?;
         match value.kind() {
             ValueKind::None => self.out.push_str("null"),
             ValueKind::Bool => self.out.push_str(if value.is_true() { "true" } else { "false" }),

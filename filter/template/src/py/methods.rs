@@ -9,9 +9,11 @@ use minijinja::{Error, ErrorKind, State, Value};
 
 use super::args::{bind, int_arg, opt_int_arg, opt_str_arg, split_keywords, str_arg};
 use super::format::str_format;
+use super::repr::check_len;
 use super::text::{self, Ends};
 use crate::value::{
-    BoundMethod, DictView, DictViewKind, PyDict, dict_entries, fail, iterate, type_name,
+    BoundMethod, DictView, DictViewKind, Generator, PyDict, check_count, dict_entries, fail,
+    iterate, text_bytes, type_name,
 };
 
 const DICT_METHODS: [&str; 6] = ["copy", "fromkeys", "get", "items", "keys", "values"];
@@ -183,6 +185,7 @@ fn str_method(
             let [keepends] = bind(args, ["keepends"], 0)?;
             let keepends = keepends.is_some_and(|value| value.is_true());
             let lines = text::splitlines(text, keepends);
+            check_count(lines.len())?;
             Value::from(lines.into_iter().map(Value::from).collect::<Vec<_>>())
         }
         "replace" => replace(state, text, args)?,
@@ -197,7 +200,7 @@ fn str_method(
             let bounds = (opt_int_arg(start.as_ref())?, opt_int_arg(end.as_ref())?);
             Value::from(text::count(text, str_arg(&needle.unwrap_or_default())?, bounds))
         }
-        "join" => join(state, text, args)?,
+        "join" => join(text, args)?,
         "partition" => partition(text, args, false)?,
         "rpartition" => partition(text, args, true)?,
         "removeprefix" => {
@@ -296,13 +299,20 @@ pub(crate) fn charge_bytes(state: &State<'_, '_>, bytes: usize) -> Result<(), Er
     }
 }
 
-/// Charges fuel for going through the items of a list; a dict answers at once.
+/// Charges fuel for going through the items of a list or dict, and the strings among them.
 pub(crate) fn charge_items(state: &State<'_, '_>, value: &Value) -> Result<(), Error> {
-    let items = match value.kind() {
-        ValueKind::Seq | ValueKind::Iterable => value.len().unwrap_or(0),
-        _ => 0,
+    let (items, bytes) = match value.kind() {
+        ValueKind::Map => (value.len().unwrap_or(0), 0),
+        ValueKind::Seq | ValueKind::Iterable => match value.downcast_object_ref::<Generator>() {
+            Some(generator) => generator.weight(),
+            None => {
+                let bytes = value.try_iter()?.map(|item| text_bytes(&item)).sum();
+                (value.len().unwrap_or(0), bytes)
+            }
+        },
+        _ => (0, 0),
     };
-    match items / 4 {
+    match items / 4 + bytes / 64 {
         0 => Ok(()),
         fuel => state.consume_fuel(u64::try_from(fuel).unwrap_or(u64::MAX)),
     }
@@ -338,15 +348,15 @@ fn position(found: i64) -> Result<Value, Error> {
     Ok(Value::from(found))
 }
 
-fn join(state: &State<'_, '_>, separator: &str, args: &[Value]) -> Result<Value, Error> {
+fn join(separator: &str, args: &[Value]) -> Result<Value, Error> {
     let [items] = bind(args, ["iterable"], 1)?;
     let mut out = String::new();
     for (at, item) in iterate(&items.unwrap_or_default())?.iter().enumerate() {
         if at > 0 {
-            charge_bytes(state, separator.len())?;
             out.push_str(separator);
         }
         out.push_str(str_arg(item)?);
+        check_len(&out)?;
     }
     Ok(Value::from(out))
 }

@@ -8,8 +8,16 @@ use std::fmt::Write;
 use minijinja::value::ValueKind;
 use minijinja::{Error, Value};
 
-use crate::limits::VALUE_DEPTH_MAX;
+use crate::limits::{TEXT_BYTES_MAX, VALUE_DEPTH_MAX};
 use crate::value::{DictView, PyDict, Range, as_dict, fail, type_name};
+
+/// Fails for text that has become too long.
+pub(crate) fn check_len(out: &str) -> Result<(), Error> {
+    if out.len() > TEXT_BYTES_MAX {
+        return Err(Error::from(minijinja::ErrorKind::OutOfFuel));
+    }
+    Ok(())
+}
 
 /// Appends `str(value)`.
 pub(crate) fn write_str(out: &mut String, value: &Value) -> Result<(), Error> {
@@ -61,6 +69,7 @@ fn write_dict(out: &mut String, value: &Value, depth: usize) -> Result<(), Error
         if at > 0 {
             out.push_str(", ");
         }
+        check_len(out)?;
         write_repr(out, key, depth)?;
         out.push_str(": ");
         write_repr(out, item, depth)?;
@@ -95,6 +104,7 @@ fn write_seq(out: &mut String, value: &Value, depth: usize) -> Result<(), Error>
         if count > 0 {
             out.push_str(", ");
         }
+        check_len(out)?;
         write_repr(out, &item?, depth)?;
         count += 1;
     }

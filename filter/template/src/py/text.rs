@@ -5,7 +5,7 @@
 
 use minijinja::{Error, Value};
 
-use crate::value::fail;
+use crate::value::{check_count, fail};
 
 /// White space as `str.strip()` and `str.split()` see it: Unicode's, and the four separators of ASCII.
 pub(crate) fn is_space(c: char) -> bool {
@@ -51,6 +51,7 @@ pub(crate) fn split(
         (None, false) => split_space(text, limit),
         (None, true) => rsplit_space(text, limit),
     };
+    check_count(parts.len())?;
     if from_right {
         parts.reverse();
     }

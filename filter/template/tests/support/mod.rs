@@ -1,5 +1,8 @@
 //! Where the vectors lie, and how a conversation of theirs is rendered.
 
+// Each test uses a part.
+#![allow(dead_code)]
+
 use std::path::PathBuf;
 
 use serde_json::{Map, Value};

@@ -169,16 +169,13 @@ impl Emitter {
         Ok(())
     }
 
-    /// Addition is minijinja's own where it is exact and faster: of texts, and of lists, which it joins
-    /// lazily. Where strings may be Markup it never is.
+    /// Adding a list literal is minijinja's own, which joins lists lazily: templates gather items so.
+    /// Other sums may double what they add, which must be paid for.
     fn is_native(&self, expr: &Expr) -> bool {
         let ExprKind::Binary(BinaryOp::Add, left, right) = &expr.kind else {
             return false;
         };
-        let is_plain = |operand: &Expr| {
-            matches!(operand.kind, ExprKind::Const(Const::Str(_)) | ExprKind::List(_))
-        };
-        !self.escapes && (is_plain(left) || is_plain(right) || self.is_native(left))
+        matches!(left.kind, ExprKind::List(_)) || matches!(right.kind, ExprKind::List(_))
     }
 
     fn logic(&mut self, expr: &Expr, word: &str) -> Result<(), TranspileError> {
