@@ -9,7 +9,7 @@ use crate::health;
 use crate::ids::{BackendIndex, NowMs};
 use crate::index::{Change, Holder, Index, Path, Touch};
 use crate::load::{Ledger, Ticket, Work};
-use crate::residency::{self, Activity, Clock};
+use crate::residency::{self, Activity, Clock, Evidence};
 use crate::route::{Decision, PlacedPrompt};
 use crate::score::Match;
 use crate::store::SharedStore;
@@ -36,6 +36,9 @@ pub struct Dispatched {
     ticket: Option<Ticket>,
     prompt: Option<PlacedPrompt>,
     changes: Vec<Change>,
+    /// Runs of the prompt's leading blocks that were sent to the pick before: how many, and their
+    /// reuse distance in blocks.
+    distances: Vec<(u32, u32)>,
     first_byte_seen: bool,
 }
 
@@ -107,6 +110,7 @@ impl<S: SharedStore> Writer<'_, S> {
             ticket: None,
             prompt: None,
             changes: Vec::new(),
+            distances: Vec::new(),
             first_byte_seen: false,
         };
         if let Some(backend) = picked.and_then(|index| self.config.backend(index)) {
@@ -116,7 +120,10 @@ impl<S: SharedStore> Writer<'_, S> {
                 written.lost_updates += 1;
             }
             if let Some(prompt) = &prompt {
-                dispatched.changes = self.enter(backend, prompt, &prompt.matched, &mut written);
+                let (changes, distances) =
+                    self.enter(backend, prompt, &prompt.matched, &mut written);
+                dispatched.changes = changes;
+                dispatched.distances = distances;
             }
             let work = prompt.as_ref().map_or_else(Work::default, work);
             let (ticket, result) = self.ledger.dispatch(self.store, self.now, backend.id, work);
@@ -139,7 +146,8 @@ impl<S: SharedStore> Writer<'_, S> {
         dispatched.credited = Some(served);
         if let (Some(backend), Some(prompt)) = (self.config.backend(served), &dispatched.prompt) {
             // The pick's match says nothing about this backend's clock.
-            dispatched.changes = self.enter(backend, prompt, &Match::default(), &mut written);
+            dispatched.changes = self.enter(backend, prompt, &Match::default(), &mut written).0;
+            dispatched.distances.clear();
         }
         written
     }
@@ -195,7 +203,7 @@ impl<S: SharedStore> Writer<'_, S> {
         let (Some(prompt), Some(usage)) = (&dispatched.prompt, usage) else {
             return (written, None);
         };
-        self.decoded(backend, prompt, usage, &mut written);
+        self.decoded(backend, prompt, &dispatched.distances, usage, &mut written);
         // What another backend than the pick had cached was not predicted.
         let judged = dispatched.credited == dispatched.picked && !prompt.is_approximate;
         let verdict = judged.then_some(Verdict {
@@ -238,14 +246,15 @@ impl<S: SharedStore> Writer<'_, S> {
         }
     }
 
-    /// Moves the backend's clock and enters the prompt's blocks with the new date.
+    /// Moves the backend's clock and enters the prompt's blocks with the new date. Returns what
+    /// changed, and the distances of the matched blocks until now.
     fn enter(
         &self,
         backend: &Backend,
         prompt: &PlacedPrompt,
         matched: &Match,
         written: &mut Written,
-    ) -> Vec<Change> {
+    ) -> (Vec<Change>, Vec<(u32, u32)>) {
         let total_blocks = prompt.hashes.len() as u32;
         let resident = matched.resident_blocks.round() as u32;
         let activity = Activity {
@@ -253,7 +262,12 @@ impl<S: SharedStore> Writer<'_, S> {
             moved: matched.epochs.clone(),
             touched_blocks: total_blocks,
         };
-        let clock = self.advance(backend, prompt.block_size_tokens, &activity, written);
+        let mut distances = Vec::new();
+        let clock = self.change_clock(backend, prompt.block_size_tokens, written, |clock| {
+            let distance = |&(epoch, blocks)| Some((blocks, clock.distance_blocks(epoch)?));
+            distances = matched.epochs.iter().map_while(distance).collect();
+            clock.record(&activity);
+        });
         let touch = Touch { backend: backend.id, epoch: clock.epoch, generation: clock.generation };
         let staleness = |holder: &Holder| {
             if holder.backend == backend.id {
@@ -269,14 +283,15 @@ impl<S: SharedStore> Writer<'_, S> {
         written.added_blocks += entered.added_blocks as u64;
         written.evicted_blocks += entered.evicted_blocks as u64;
         written.lost_updates += entered.lost_updates as u64;
-        entered.changes
+        (entered.changes, distances)
     }
 
-    /// The output filled blocks too.
+    /// The output filled blocks too, and the engine says what it had of the prompt.
     fn decoded(
         &self,
         backend: &Backend,
         prompt: &PlacedPrompt,
+        distances: &[(u32, u32)],
         usage: Usage,
         written: &mut Written,
     ) {
@@ -286,25 +301,49 @@ impl<S: SharedStore> Writer<'_, S> {
             .div_ceil(prompt.block_size_tokens.max(1));
         let activity =
             Activity { allocated_blocks: blocks, moved: Vec::new(), touched_blocks: blocks };
-        self.advance(backend, prompt.block_size_tokens, &activity, written);
+        let evidence = evidence(prompt, distances, usage);
+        self.change_clock(backend, prompt.block_size_tokens, written, |clock| {
+            clock.learn(&evidence);
+            clock.record(&activity);
+        });
     }
 
-    fn advance(
+    fn change_clock(
         &self,
         backend: &Backend,
         block_size_tokens: u32,
-        activity: &Activity,
         written: &mut Written,
+        change: impl FnMut(&mut Clock),
     ) -> Clock {
         let capacity = backend.kv_capacity_blocks(block_size_tokens);
-        let result = residency::change(self.store, backend.id, capacity, |clock| {
-            clock.record(activity);
-        });
+        let result = residency::change(self.store, backend.id, capacity, change);
         result.unwrap_or_else(|_| {
             written.lost_updates += 1;
             Clock::new(capacity)
         })
     }
+}
+
+/// How much of each run of matched blocks the engine found in its cache; nothing when it does not
+/// say.
+fn evidence(prompt: &PlacedPrompt, distances: &[(u32, u32)], usage: Usage) -> Vec<Evidence> {
+    let Some(cached_tokens) = usage.cached_tokens else { return Vec::new() };
+    let block_size = prompt.block_size_tokens.max(1);
+    let mut cached_blocks = cached_tokens / block_size;
+    // The engine computes at least the last token, so a last full block is never found.
+    let mut possible_blocks = (prompt.prompt_tokens as u32).saturating_sub(1) / block_size;
+    let mut evidence = Vec::with_capacity(distances.len());
+    for &(blocks, distance_blocks) in distances {
+        let blocks = blocks.min(possible_blocks);
+        if blocks == 0 {
+            break;
+        }
+        let found = blocks.min(cached_blocks);
+        possible_blocks -= blocks;
+        cached_blocks -= found;
+        evidence.push(Evidence { distance_blocks, resident: found as f32 / blocks as f32 });
+    }
+    evidence
 }
 
 fn work(prompt: &PlacedPrompt) -> Work<'_> {

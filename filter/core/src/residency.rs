@@ -7,9 +7,13 @@
 //! touched in each epoch. A touch moves counts from the old epoch to the newest; the distance of
 //! an epoch is the sum of the newer ones.
 //!
-//! In: touches and allocations of the requests that were routed. Out: [`Clock::weight`], the
-//! probability that a block last touched in an epoch is resident. One clock is 540 bytes in the
-//! store, read for each holder of a prompt and written once a request.
+//! In: touches and allocations of the requests that were routed, and what engines report as cached.
+//! Out: [`Clock::weight`], the probability that a block last touched in an epoch is resident. One
+//! clock is 540 bytes in the store, read for each holder of a prompt and written twice a request.
+//!
+//! The distance at which blocks go is learnt from the reports, starting at the capacity: requests
+//! that other proxies sent, memory that running requests pin and a capacity that is wrong or unknown
+//! all move it.
 
 use crate::ids::BackendId;
 use crate::store::{self, SharedStore, StoreError};
@@ -29,10 +33,18 @@ const EPOCH_BLOCKS_UNKNOWN: u32 = 256;
 /// of order, which blurs the LRU order by about their share of the memory.
 const SURE_RATIO: f32 = 0.7;
 
-/// Centre and width of the step from resident to gone, as distance over capacity. Block partial
-/// use and the coarse epochs put the centre below 1.
+/// Centre and width of the step from resident to gone, as distance over reach. Block partial use and
+/// the coarse epochs put the centre below 1.
 const STEP_CENTRE: f32 = 0.95;
 const STEP_WIDTH: f32 = 0.03;
+
+/// By how much one request's report moves the reach at most, as a share of it. A wrong capacity is
+/// mended within a hundred reports near the step; single reports are blurred by what runs.
+const LEARNING_RATE: f32 = 0.03;
+
+/// The reach stays within this factor of a capacity that is known: what the engine says of itself
+/// is wrong by its share of other traffic, not by orders of magnitude.
+const REACH_FACTOR_MAX: f32 = 16.0;
 
 /// What one request did to a backend's cache.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -45,8 +57,17 @@ pub struct Activity {
     pub touched_blocks: u32,
 }
 
+/// What an engine's report says of blocks that were believed to be on it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Evidence {
+    /// Their distance when the request was routed, in blocks.
+    pub distance_blocks: u32,
+    /// Share of them that was there.
+    pub resident: f32,
+}
+
 /// One backend's cache clock.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Clock {
     /// Counts the lives of the engine: a restarted one holds nothing that its former self held.
     pub generation: u16,
@@ -54,6 +75,8 @@ pub struct Clock {
     pub epoch: u32,
     /// Blocks that the cache holds; 0 while unknown.
     pub capacity_blocks: u32,
+    /// Distance in blocks within which blocks are kept; 0 while neither known nor learnt.
+    reach_blocks: f32,
     /// Blocks allocated in the newest epoch.
     epoch_fill_blocks: u32,
     /// Blocks last touched in epoch `e`, at `e % EPOCHS_KEPT`.
@@ -68,6 +91,7 @@ impl Clock {
             generation: 0,
             epoch: 0,
             capacity_blocks,
+            reach_blocks: capacity_blocks as f32,
             epoch_fill_blocks: 0,
             last_touched: [0; EPOCHS_KEPT],
         }
@@ -89,24 +113,45 @@ impl Clock {
 
     /// Probability that blocks last touched in `epoch` of life `generation` are resident.
     ///
-    /// 1 while the capacity is unknown and the epoch is kept: what was sent is believed to be
-    /// there, as history-based routers do.
+    /// 1 while the reach is unknown and the epoch is kept: what was sent is believed to be there, as
+    /// history-based routers do.
     #[must_use]
     pub fn weight(&self, generation: u16, epoch: u32) -> f32 {
         if generation != self.generation {
             return 0.0;
         }
-        let Some(distance) = self.distance_blocks(epoch) else {
-            return 0.0;
-        };
-        if self.capacity_blocks == 0 {
+        self.distance_blocks(epoch).map_or(0.0, |distance| self.weight_at(distance))
+    }
+
+    fn weight_at(&self, distance_blocks: u32) -> f32 {
+        if self.reach_blocks <= 0.0 {
             return 1.0;
         }
-        let ratio = distance as f32 / self.capacity_blocks as f32;
+        let ratio = distance_blocks as f32 / self.reach_blocks;
         if ratio < SURE_RATIO {
             return 1.0;
         }
         1.0 / (1.0 + ((ratio - STEP_CENTRE) / STEP_WIDTH).exp())
+    }
+
+    /// Takes in what an engine reported: moves the reach towards what explains it. This is the
+    /// online gradient of a logistic regression on the place of the step.
+    pub fn learn(&mut self, evidence: &[Evidence]) {
+        let mut error = 0.0;
+        for item in evidence {
+            let off = item.resident - self.weight_at(item.distance_blocks);
+            if self.reach_blocks <= 0.0 && off < -0.5 {
+                self.reach_blocks = (item.distance_blocks as f32).max(1.0);
+            }
+            error += off;
+        }
+        let step = (LEARNING_RATE * error).clamp(-LEARNING_RATE, LEARNING_RATE);
+        self.reach_blocks *= 1.0 + step;
+        if self.capacity_blocks != 0 {
+            let capacity = self.capacity_blocks as f32;
+            self.reach_blocks =
+                self.reach_blocks.clamp(capacity / REACH_FACTOR_MAX, capacity * REACH_FACTOR_MAX);
+        }
     }
 
     /// How far an epoch is from being forgotten: 0 for the newest, growing without bound.
@@ -168,6 +213,7 @@ impl Clock {
             generation: reader.u16()?,
             epoch: reader.u32()?,
             capacity_blocks: reader.u32()?,
+            reach_blocks: f32::from_bits(reader.u32()?),
             epoch_fill_blocks: reader.u32()?,
             last_touched: [0; EPOCHS_KEPT],
         };
@@ -178,10 +224,11 @@ impl Clock {
     }
 
     fn encode(&self) -> Vec<u8> {
-        let mut writer = Writer::versioned(16 + 4 * EPOCHS_KEPT);
+        let mut writer = Writer::versioned(19 + 4 * EPOCHS_KEPT);
         writer.u16(self.generation);
         writer.u32(self.epoch);
         writer.u32(self.capacity_blocks);
+        writer.u32(self.reach_blocks.to_bits());
         writer.u32(self.epoch_fill_blocks);
         for &count in &self.last_touched {
             writer.u32(count);
@@ -226,8 +273,9 @@ fn decode_or_new(bytes: &[u8], capacity_blocks: u32) -> Clock {
     let mut clock = Clock::decode(bytes).unwrap_or_else(|| Clock::new(capacity_blocks));
     // A configured or reported capacity that changed applies at once; epochs already counted
     // keep their dates.
-    if capacity_blocks != 0 {
+    if capacity_blocks != 0 && clock.capacity_blocks != capacity_blocks {
         clock.capacity_blocks = capacity_blocks;
+        clock.reach_blocks = capacity_blocks as f32;
     }
     clock
 }
@@ -300,6 +348,29 @@ mod tests {
             touched_blocks: 1,
         });
         assert!(clock.distance_blocks(clock.epoch).is_some());
+    }
+
+    /// A cache that holds `truth` blocks, asked at random distances; what the clock makes of it.
+    fn learnt_reach(capacity_blocks: u32, truth: f32) -> f32 {
+        let mut clock = Clock::new(capacity_blocks);
+        let mut rng = fastrand::Rng::with_seed(7);
+        for _ in 0..4_000 {
+            let distance_blocks = rng.u32(0..40_000);
+            let resident = f32::from((distance_blocks as f32) < truth);
+            clock.learn(&[Evidence { distance_blocks, resident }]);
+        }
+        clock.reach_blocks
+    }
+
+    #[test]
+    fn the_reach_is_learnt_from_reports_whatever_the_capacity_was_said_to_be() {
+        for capacity in [0, 5_000, 10_000, 20_000] {
+            for truth in [6_000.0, 12_000.0] {
+                let step = learnt_reach(capacity, truth) * STEP_CENTRE;
+                assert!((step / truth - 1.0).abs() < 0.15, "{capacity}: {step} for {truth}");
+            }
+        }
+        assert!(learnt_reach(100, 40_000.0) <= 100.0 * REACH_FACTOR_MAX);
     }
 
     #[test]

@@ -34,3 +34,8 @@ pub use chat::{ChatRequest, ChatTemplates, ContentFormat, MessageRules, SpecialT
 pub use error::{ConversationError, RenderError, TemplateError};
 pub use limits::RenderLimits;
 pub use time::CivilTime;
+
+#[cfg(feature = "fuzzing")]
+mod fuzzing;
+#[cfg(feature = "fuzzing")]
+pub use fuzzing::fuzz_render;

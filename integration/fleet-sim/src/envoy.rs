@@ -12,9 +12,10 @@ use warmpath_core::load::Ledger;
 use warmpath_core::route::{Decision, Router, TokenizedPrompt};
 use warmpath_core::score::Match;
 use warmpath_core::store::{MemoryStore, StoreError};
-use warmpath_engine_sim::model::{Profile, SimTime};
+use warmpath_engine_sim::model::SimTime;
 
 use crate::arm::Arm;
+use crate::fleet::FleetSpec;
 use crate::text::{self, mix};
 
 /// The wall clock at the start of a simulation: any time after the epoch, for ages reckon back.
@@ -26,26 +27,26 @@ pub fn core_now(at: SimTime) -> NowMs {
     NowMs(START_MS + at.as_nanos() / 1_000_000)
 }
 
-/// The configuration of a fleet of `backends` engines of one profile.
+/// The core's configuration for a fleet.
 ///
 /// # Errors
 /// When there are more backends than the core takes.
-pub fn config(arm: Arm, backends: usize, profile: &Profile) -> Result<Config, ConfigError> {
-    let list: Vec<serde_json::Value> = (0..backends)
+pub fn config(spec: &FleetSpec) -> Result<Config, ConfigError> {
+    let list: Vec<serde_json::Value> = (0..spec.backends)
         .map(|index| serde_json::json!({ "name": format!("e{index}"), "cluster": format!("e{index}") }))
         .collect();
     let json = serde_json::json!({
-        "kv_capacity_tokens": profile.kv_tokens,
+        "kv_capacity_tokens": spec.told_kv_tokens,
         "backends": list,
         "models": [{
             "name": text::MODEL,
-            "block_size_tokens": profile.block_size_tokens,
+            "block_size_tokens": spec.profile.block_size_tokens,
             "bundle": { "cluster": "none", "path": "/none" },
         }],
     });
     let mut config = Config::parse(json.to_string().as_bytes())?;
-    config.policy = arm.policy();
-    config.weights = arm.weights();
+    config.policy = spec.arm.policy();
+    config.weights = spec.arm.weights();
     Ok(config)
 }
 

@@ -40,6 +40,8 @@ pub struct FleetSpec {
     pub backends: usize,
     /// How many of them, the first ones, take twice as long for every step.
     pub slow_backends: usize,
+    /// Tokens of KV memory that the core is told an engine has; `None` tells it nothing.
+    pub told_kv_tokens: Option<u32>,
     /// How many Envoys; requests are spread over them at random.
     pub envoys: usize,
     /// Worker VMs in each.
@@ -183,7 +185,7 @@ pub fn run(spec: &FleetSpec, workload: &mut dyn Workload) -> Result<Run, FleetEr
 
 impl<'a> Fleet<'a> {
     fn new(spec: &'a FleetSpec, workload: &'a mut dyn Workload) -> Result<Self, FleetError> {
-        let mut config = envoy::config(spec.arm, spec.backends, &spec.profile)?;
+        let mut config = envoy::config(spec)?;
         if let Some(w) = spec.weights { config.weights = w; }
         let config = Arc::new(config);
         let reporting = Reporting { tokens: workload.reads_answers(), cache_events: false };

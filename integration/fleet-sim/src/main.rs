@@ -22,7 +22,7 @@ fn main() {
         let i = next.fetch_add(1, Ordering::Relaxed);
         let Some((s, arm, seed, w)) = jobs.get(i) else { break };
         let t = std::time::Instant::now();
-        let fleet = FleetSpec { profile: s.profile.clone(), backends: s.backends, slow_backends: s.slow_backends, envoys: 1, workers: 2, arm: *arm, seed: *seed, weights: w.as_ref().map(|w| warmpath_core::score::Weights { pending_prefill: w[0], uncached: w[1], running: w[2], kv_overflow: w[3] }) };
+        let fleet = FleetSpec { profile: s.profile.clone(), told_kv_tokens: std::env::var("TOLD").map_or(Some(s.profile.kv_tokens), |t| match t.parse::<f64>() { Ok(f) if f > 0.0 => Some((f64::from(s.profile.kv_tokens) * f) as u32), _ => None }), backends: s.backends, slow_backends: s.slow_backends, envoys: std::env::var("ENVOYS").map_or(1, |t| t.parse().unwrap()), workers: 2, arm: *arm, seed: *seed, weights: w.as_ref().map(|w| warmpath_core::score::Weights { pending_prefill: w[0], uncached: w[1], running: w[2], kv_overflow: w[3] }) };
         let r = run(&fleet, s.workload(*seed).unwrap().as_mut()).unwrap();
         let f = figures(&r, s.duration_s());
         let line = format!("{:22} {:12} {} s{seed} n={} ref={} cached={:.1}% hit={:.1}% ttft m={:.1} p50={:.1} p90={:.0} p99={:.1} XL50={:.0} tpot p50={:.1} p99={:.1} rps={:.2} cv={:.2} err={:.3} bias={:+.3} pre={} down={} {:?} [{:.1}s]",
