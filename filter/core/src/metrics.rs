@@ -137,6 +137,9 @@ pub enum Kind {
 /// A metric without labels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Metric {
+    /// Picks that the residency estimate changed: had everything that was sent still been there,
+    /// another backend would have got the request.
+    ResidencyRouteDowngrades,
     /// Decisions that another backend served than was picked.
     ServedElsewhere,
     /// Requests that ended without a good answer from the picked backend.
@@ -161,7 +164,8 @@ pub enum Metric {
 
 impl Metric {
     /// All metrics, for registration.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
+        Self::ResidencyRouteDowngrades,
         Self::ServedElsewhere,
         Self::BackendFailures,
         Self::DecisionTimeUs,
@@ -178,6 +182,9 @@ impl Metric {
     #[must_use]
     pub fn definition(self) -> (&'static str, Kind) {
         match self {
+            Self::ResidencyRouteDowngrades => {
+                ("warmpath_residency_route_downgrades_total", Kind::Counter)
+            }
             Self::ServedElsewhere => ("warmpath_served_elsewhere_total", Kind::Counter),
             Self::BackendFailures => ("warmpath_backend_failures_total", Kind::Counter),
             Self::DecisionTimeUs => ("warmpath_decision_time_us", Kind::Histogram),

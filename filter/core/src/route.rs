@@ -350,6 +350,7 @@ impl<S: SharedStore> Router<'_, S> {
             let cost = prompt.map_or(0.0, |(demand, hashes)| {
                 let offer = Offer {
                     load,
+                    slowness: f64::from(slowness(backend.id)),
                     resident_blocks: matched.map_or(0.0, &resident_blocks),
                     pinned_tokens: self.ledger.pinned_tokens(
                         backend.id,
@@ -358,9 +359,7 @@ impl<S: SharedStore> Router<'_, S> {
                     ),
                     kv_capacity_tokens: backend.kv_capacity_tokens.map(NonZeroU32::get),
                 };
-                // The terms are in tokens; a slow backend takes longer for each.
-                let slowness = f64::from(slowness(backend.id));
-                slowness * score::cost(&self.config.weights, demand, &offer).total()
+                score::cost(&self.config.weights, demand, &offer).total()
             });
             candidates.push(Candidate {
                 index: BackendIndex(index),

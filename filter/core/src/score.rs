@@ -3,8 +3,12 @@
 //! One formula, in tokens of prefill work:
 //!
 //! ```text
-//! cost(b) = pending_prefill(b) + uncached(b) + R * running(b) + K * kv_overflow(b)
+//! cost(b) = slowness(b) * ( pending_prefill(b) + U * uncached(b)
+//!                           + R * decoding(b) + K * kv_overflow(b) )
 //! ```
+//!
+//! The weights were chosen in simulation, over all workloads of the fleet simulator at once; its
+//! report has the figures.
 //!
 //! Pure: the caller commits the load. Linear in backends plus holders.
 
@@ -18,21 +22,32 @@ use crate::load::BackendLoad;
 /// are for ablations.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Weights {
-    /// A token of prefill that waits before the request.
+    /// A token of prefill that waits before the request: the unit.
     pub pending_prefill: f64,
-    /// A token of the request's own prefill.
+    /// `U`, a token of the request's own prefill. It costs more than one that waits: the waiting one
+    /// is spent anyway, this one delays whoever comes next and displaces cached blocks. At 1 a
+    /// burst of identical prompts is computed on every backend, and caches hold more copies of
+    /// fewer prefixes; from 2 on too few backends share a prompt that dominates the traffic.
     pub uncached: f64,
-    /// A running request: its share of every decode step until the newcomer is done. 100 to 500 is
-    /// a plateau.
+    /// `R`, a request that decodes: its share of every step until the newcomer is done. Requests
+    /// that still prefill count by their tokens alone. 50 to 200 is a plateau.
     pub running: f64,
-    /// A token beyond the KV memory: the request waits until running ones have freed it, which
+    /// `K`, a token beyond the KV memory: the request waits until running ones have freed it, which
     /// takes about as long as computing it.
     pub kv_overflow: f64,
+    /// Power of a backend's relative slowness that scales all of its terms.
+    pub slowness: f64,
 }
 
 impl Default for Weights {
     fn default() -> Self {
-        Self { pending_prefill: 1.0, uncached: 1.5, running: 100.0, kv_overflow: 1.0 }
+        Self {
+            pending_prefill: 1.0,
+            uncached: 1.5,
+            running: 100.0,
+            kv_overflow: 1.0,
+            slowness: 1.0,
+        }
     }
 }
 
@@ -119,10 +134,12 @@ impl Cost {
 }
 
 /// What one backend offers to a request.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Offer {
     /// How busy it is.
     pub load: BackendLoad,
+    /// How many times as long as on the fastest backend anything takes on it.
+    pub slowness: f64,
     /// Leading blocks that it probably has cached.
     pub resident_blocks: f64,
     /// Leading tokens that requests in flight hold in its memory.
@@ -145,11 +162,12 @@ pub fn cost(weights: &Weights, demand: &Demand, offer: &Offer) -> Cost {
         (f64::from(load.context_tokens) + new_context - f64::from(capacity)).max(0.0)
     });
     let decoding = load.running.saturating_sub(load.prefilling);
+    let scale = offer.slowness.powf(weights.slowness);
     Cost {
-        pending_prefill: weights.pending_prefill * f64::from(load.pending_prefill_tokens),
-        uncached: weights.uncached * (prompt_tokens - cached).max(0.0),
-        running: weights.running * f64::from(decoding),
-        kv_overflow: weights.kv_overflow * overflow,
+        pending_prefill: scale * weights.pending_prefill * f64::from(load.pending_prefill_tokens),
+        uncached: scale * weights.uncached * (prompt_tokens - cached).max(0.0),
+        running: scale * weights.running * f64::from(decoding),
+        kv_overflow: scale * weights.kv_overflow * overflow,
     }
 }
 
@@ -223,20 +241,27 @@ mod tests {
         };
         let offer = Offer {
             load,
+            slowness: 2.0,
             resident_blocks: 50.0,
             pinned_tokens: 512,
             kv_capacity_tokens: Some(10_100),
         };
-        let weights =
-            Weights { pending_prefill: 1.0, uncached: 2.0, running: 10.0, kv_overflow: 4.0 };
+        let weights = Weights {
+            pending_prefill: 1.0,
+            uncached: 2.0,
+            running: 10.0,
+            kv_overflow: 4.0,
+            slowness: 1.0,
+        };
         let cost = super::cost(&weights, &demand, &offer);
-        assert!((cost.pending_prefill - 500.0).abs() < 1e-9);
-        assert!((cost.uncached - 400.0).abs() < 1e-9);
-        assert!((cost.running - 30.0).abs() < 1e-9);
+        assert!((cost.pending_prefill - 2.0 * 500.0).abs() < 1e-9);
+        assert!((cost.uncached - 2.0 * 400.0).abs() < 1e-9);
+        assert!((cost.running - 2.0 * 30.0).abs() < 1e-9);
         // 10,000 in use, 488 new ones and the output.
-        assert!((cost.kv_overflow - 4.0 * 488.0).abs() < 1e-9);
-        assert!((cost.total() - 2_882.0).abs() < 1e-9);
-        let unknown = Offer { resident_blocks: 1e9, kv_capacity_tokens: None, ..offer };
+        assert!((cost.kv_overflow - 2.0 * 4.0 * 488.0).abs() < 1e-9);
+        assert!((cost.total() - 2.0 * 2_882.0).abs() < 1e-9);
+        let unknown =
+            Offer { slowness: 1.0, resident_blocks: 1e9, kv_capacity_tokens: None, ..offer };
         let unknown = super::cost(&weights, &demand, &unknown);
         assert!((unknown.uncached - 16.0).abs() < 1e-9);
         assert!(unknown.kv_overflow == 0.0);

@@ -105,10 +105,9 @@ impl CivilTime {
         if week < 1 {
             let previous = Self { year: self.year - 1, month: 12, day: 31, ..self };
             (self.year - 1, previous.iso_week().1)
-        } else if week == 53 && weekday_from_monday - i32::from(self.day) >= -28 {
+        } else if week == 53 && i32::from(self.day) + 3 - weekday_from_monday > 31 {
             // The Thursday of this week falls into the next year.
-            let thursday = i32::from(self.day) + 3 - weekday_from_monday;
-            if thursday > 31 { (self.year + 1, 1) } else { (self.year, 53) }
+            (self.year + 1, 1)
         } else {
             (self.year, week)
         }

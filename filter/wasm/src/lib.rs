@@ -1,11 +1,11 @@
 //! The proxy-wasm filter: Envoy's callbacks on one side, `warmpath-core` on the other.
 //!
-//! - [`root`]: the plugin's life: configuration, the one-second tick
-//! - [`bundles`]: fetches the models' bundles by callout, until each is there
-//! - [`stream`]: one HTTP request, from its headers to its end
-//! - [`vm`]: what all plugins and streams of this VM share
-//! - [`stats`]: Envoy's stats, resolved once
-//! - [`host`]: the only file that calls the host
+//! - `root`: the plugin's life: configuration, the one-second tick
+//! - `bundles`: fetches the models' bundles by callout, until each is there
+//! - `stream`: one HTTP request, from its headers to its end
+//! - `vm`: what all plugins and streams of this VM share
+//! - `stats`: Envoy's stats, resolved once
+//! - `host`: the only file that calls the host
 //!
 //! A panic here is a trap that cuts every stream of the worker, so nothing here may panic.
 

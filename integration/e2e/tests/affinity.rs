@@ -167,9 +167,36 @@ async fn two_workers_share_one_tree(bed: &Bed) {
 async fn siblings_follow_until_the_holder_is_too_busy() {
     let options = FrontOptions::new(Variant::OverrideHost);
     let bed = Bed::with_fleet(&options, &slow_decode(2)).await;
+    a_burst_of_siblings_follows_during_the_prefill(&bed).await;
     siblings_follow_before_the_first_is_answered(&bed).await;
     a_busy_holder_is_left_for_an_idle_engine(&bed).await;
     bed.front.assert_no_crash().await;
+}
+
+/// No engine answers: only what the filter entered when it sent the first can guide the others.
+async fn a_burst_of_siblings_follows_during_the_prefill(bed: &Bed) {
+    let shared = prompt(3, 200);
+    let shared = full_blocks(&shared);
+    for engine in 0..2 {
+        bed.fleet.fail(engine, "hang").await.unwrap();
+    }
+    let mut open = Vec::new();
+    for number in 2_000..2_004 {
+        let mut connection = bed.front.connect(Version::Http1).await;
+        let body = completion(&[shared, &prompt(number, 1)].concat());
+        open.push(tokio::spawn(async move {
+            post(&mut connection, "/v1/completions", &body, &[]).await;
+        }));
+        let sent = async || bed.fleet.served().await.unwrap().len();
+        poll::until_equal("the request at an engine", open.len(), sent).await;
+    }
+    let served = bed.fleet.served().await.unwrap();
+    let engines: BTreeSet<usize> = served.iter().map(|served| served.engine).collect();
+    assert_eq!(engines.len(), 1, "{engines:?}");
+    open.iter().for_each(tokio::task::JoinHandle::abort);
+    for engine in 0..2 {
+        bed.fleet.fail(engine, "ok").await.unwrap();
+    }
 }
 
 async fn siblings_follow_before_the_first_is_answered(bed: &Bed) {

@@ -15,6 +15,8 @@ pub enum Term {
     Running,
     /// Tokens beyond the KV memory.
     KvOverflow,
+    /// The backends' learnt speeds.
+    Slowness,
 }
 
 /// One way to route.
@@ -32,7 +34,7 @@ pub enum Arm {
 
 impl Arm {
     /// All arms, baselines first.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Policy(Policy::RoundRobin),
         Self::Policy(Policy::Random),
         Self::Policy(Policy::LeastRequest),
@@ -46,6 +48,7 @@ impl Arm {
         Self::Without(Term::Uncached),
         Self::Without(Term::Running),
         Self::Without(Term::KvOverflow),
+        Self::Without(Term::Slowness),
     ];
 
     /// Its name in reports and on the command line.
@@ -65,6 +68,7 @@ impl Arm {
             Self::Without(Term::Uncached) => "without_uncached",
             Self::Without(Term::Running) => "without_running",
             Self::Without(Term::KvOverflow) => "without_kv_overflow",
+            Self::Without(Term::Slowness) => "without_slowness",
         }
     }
 
@@ -104,6 +108,7 @@ impl Arm {
             Self::Without(Term::Uncached) => weights.uncached = 0.0,
             Self::Without(Term::Running) => weights.running = 0.0,
             Self::Without(Term::KvOverflow) => weights.kv_overflow = 0.0,
+            Self::Without(Term::Slowness) => weights.slowness = 0.0,
             Self::Policy(_) | Self::NoResidency | Self::Oracle => {}
         }
         weights

@@ -48,8 +48,6 @@ pub struct FleetSpec {
     pub workers: usize,
     /// How requests are routed.
     pub arm: Arm,
-    /// Weights to use instead of the arm's own.
-    pub weights: Option<warmpath_core::score::Weights>,
     /// Seed of engines and Envoys.
     pub seed: u64,
 }
@@ -57,6 +55,8 @@ pub struct FleetSpec {
 /// One request's account.
 #[derive(Clone, Debug)]
 pub struct Record {
+    /// Who asked.
+    pub user: u32,
     /// The engine that served it.
     pub backend: usize,
     /// Why it went there.
@@ -185,9 +185,7 @@ pub fn run(spec: &FleetSpec, workload: &mut dyn Workload) -> Result<Run, FleetEr
 
 impl<'a> Fleet<'a> {
     fn new(spec: &'a FleetSpec, workload: &'a mut dyn Workload) -> Result<Self, FleetError> {
-        let mut config = envoy::config(spec)?;
-        if let Some(w) = spec.weights { config.weights = w; }
-        let config = Arc::new(config);
+        let config = Arc::new(envoy::config(spec)?);
         let reporting = Reporting { tokens: workload.reads_answers(), cache_events: false };
         let engines = (0..spec.backends)
             .map(|index| {
@@ -244,7 +242,12 @@ impl<'a> Fleet<'a> {
         }
         let hashes = text::router_hashes(&tokens, self.block_size_tokens);
         let prompt_tokens = tokens.len();
-        let engine_prompt = text::engine_prompt(tokens, self.block_size_tokens)?;
+        let engine_prompt = text::engine_prompt(
+            tokens,
+            &hashes,
+            self.block_size_tokens,
+            self.workload.reads_answers(),
+        )?;
         let prompt = TokenizedPrompt {
             model_index: 0,
             prompt_tokens,
@@ -300,6 +303,7 @@ impl<'a> Fleet<'a> {
             completion_tokens: finished.output_tokens,
         };
         self.run.records.push(Record {
+            user: flight.request.user,
             backend,
             reason: flight.sent.reason,
             predicted_cached_tokens: flight.sent.predicted_cached_tokens,

@@ -1,13 +1,13 @@
 //! From a run's records to its figures.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use hdrhistogram::Histogram;
 use serde::Serialize;
 use warmpath_engine_sim::model::SimTime;
 
 use crate::fleet::{Record, Run};
-use crate::workload::Class;
+use crate::workload::{BURST_USERS, Class};
 
 /// Mean and quantiles of a time, in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
@@ -41,6 +41,8 @@ pub struct Figures {
     pub tpot: Quantiles,
     /// Requests ended before the workload did, a second.
     pub requests_per_s: f64,
+    /// Most backends that computed most of one burst's prompt.
+    pub burst_backends: usize,
     /// Standard deviation over mean of the backends' computed prompt tokens.
     pub spread: f64,
     /// Mean distance of predicted and reported cached tokens, as a share of all prompt tokens.
@@ -98,7 +100,19 @@ pub fn figures(run: &Run, duration_s: f64) -> Figures {
     let found: u64 = run.engines.iter().map(|engine| engine.prefix_cache_hits).sum();
     figures.cached_share = ratio(found as f64, queries as f64);
     figures.spread = spread(&run.records, run.engines.len());
+    figures.burst_backends = burst_backends(&run.records);
     figures
+}
+
+fn burst_backends(records: &[Record]) -> usize {
+    let mut computed_at: BTreeMap<SimTime, BTreeSet<usize>> = BTreeMap::new();
+    for record in records.iter().filter(|record| record.user >= BURST_USERS) {
+        let done = &record.finished;
+        if done.cached_tokens * 2 < done.prompt_tokens {
+            computed_at.entry(done.arrived_at).or_default().insert(record.backend);
+        }
+    }
+    computed_at.values().map(BTreeSet::len).max().unwrap_or(0)
 }
 
 fn spread(records: &[Record], backends: usize) -> f64 {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use warmpath_engine_sim::model::{Profile, ProfileError};
 
-use crate::workload::trace::{TraceError, read_mooncake};
+use crate::workload::trace::{self, TraceError, TraceFormat};
 use crate::workload::{
     Open, OpenSpec, Pool, Prompts, Stress, StressSpec, Talk, TalkSpec, Workload,
 };
@@ -18,10 +18,12 @@ pub enum Traffic {
     Open(OpenSpec),
     /// Conversations.
     Talk(TalkSpec),
-    /// A trace in Mooncake's format.
-    Mooncake {
+    /// A trace.
+    Trace {
         /// The file.
         file: PathBuf,
+        /// Its format.
+        format: TraceFormat,
         /// How much faster than recorded it is played.
         speed: f64,
         /// Its length at that speed, in seconds.
@@ -40,11 +42,32 @@ pub struct Scenario {
     pub backends: usize,
     /// How many of them take twice as long for every step.
     pub slow_backends: usize,
+    /// KV memory that the core is told of; `None` leaves it to learn.
+    pub told_kv_tokens: Option<u32>,
+    /// How many Envoys.
+    pub envoys: usize,
+    /// Worker VMs in each.
+    pub workers: usize,
     /// What the users do.
     pub traffic: Traffic,
 }
 
 impl Scenario {
+    /// One Envoy with two workers before `backends` equal engines.
+    #[must_use]
+    pub fn new(name: &str, profile: &Profile, backends: usize, traffic: Traffic) -> Self {
+        Self {
+            name: name.to_owned(),
+            profile: profile.clone(),
+            backends,
+            slow_backends: 0,
+            told_kv_tokens: Some(profile.kv_tokens),
+            envoys: 1,
+            workers: 2,
+            traffic,
+        }
+    }
+
     /// How long the users go on, in seconds.
     #[must_use]
     pub fn duration_s(&self) -> f64 {
@@ -52,7 +75,7 @@ impl Scenario {
             Traffic::Stress(spec) => spec.duration_s,
             Traffic::Open(spec) => spec.duration_s,
             Traffic::Talk(spec) => spec.duration_s,
-            Traffic::Mooncake { duration_s, .. } => *duration_s,
+            Traffic::Trace { duration_s, .. } => *duration_s,
         }
     }
 
@@ -65,8 +88,8 @@ impl Scenario {
             Traffic::Stress(spec) => Box::new(Stress::new(*spec, seed)),
             Traffic::Open(spec) => Box::new(Open::poisson(spec, seed)),
             Traffic::Talk(spec) => Box::new(Talk::new(*spec, seed)),
-            Traffic::Mooncake { file, speed, .. } => {
-                Box::new(Open::new(read_mooncake(file, *speed)?))
+            Traffic::Trace { file, format, speed, .. } => {
+                Box::new(Open::new(trace::read(file, *format, *speed)?))
             }
         })
     }
@@ -75,6 +98,7 @@ impl Scenario {
 /// The stress mix of the published runs: 20 users for 30 minutes.
 const STRESS: StressSpec = StressSpec {
     users: 20,
+    rate_per_s: None,
     documents: 16,
     document_tokens: (2_000, 4_000),
     pool: Pool::Fixed,
@@ -87,6 +111,9 @@ const STRESS: StressSpec = StressSpec {
 /// More documents than the fleet's caches hold, at 13B.
 const EVICTING: StressSpec =
     StressSpec { documents: 50, document_tokens: (2_000, 8_000), ..STRESS };
+
+/// The same questions in an open loop, at the rate at which 20 users asked them.
+const OPEN: StressSpec = StressSpec { rate_per_s: Some(8.0), ..EVICTING };
 
 const CHURN: StressSpec = StressSpec {
     users: 60,
@@ -104,7 +131,7 @@ const CHATS: TalkSpec = TalkSpec {
     added_tokens: (50, 400),
     output_tokens: (50, 300),
     wait_s: 10.0,
-    duration_s: 900.0,
+    duration_s: 600.0,
 };
 
 const AGENTS: TalkSpec = TalkSpec {
@@ -115,7 +142,7 @@ const AGENTS: TalkSpec = TalkSpec {
     added_tokens: (100, 800),
     output_tokens: (30, 80),
     wait_s: 1.5,
-    duration_s: 900.0,
+    duration_s: 600.0,
 };
 
 const UNIQUE: OpenSpec = OpenSpec {
@@ -133,6 +160,17 @@ const DOMINATED: OpenSpec = OpenSpec {
     rate_per_s: 25.0,
     ..UNIQUE
 };
+
+/// A hundred identical new prompts at once, each minute, on an idle fleet.
+const BURST: OpenSpec =
+    OpenSpec { rate_per_s: 0.0, burst_requests: 100, burst_tokens: 3_000, ..UNIQUE };
+
+/// KV memory of the residency sweep, in tokens: from a twentieth of the window of documents that is
+/// asked about to all of it on each engine.
+pub const SWEEP_KV_TOKENS: [u32; 6] = [12_000, 20_000, 30_000, 40_000, 60_000, 142_144];
+
+/// Numbers of Envoys of the sweep over them.
+pub const SWEEP_ENVOYS: [usize; 3] = [1, 2, 4];
 
 /// Directory of the committed traces.
 #[must_use]
@@ -152,57 +190,90 @@ pub fn all() -> Result<Vec<Scenario>, ProfileError> {
     // Half of a card's memory given to the engine, as in the published residency comparison.
     let p8_small = Profile { kv_tokens: 40_000, ..p8.clone() };
     let mut all = Vec::new();
-    let mut add = |name: &str, profile: &Profile, backends: usize, traffic: Traffic| {
-        all.push(Scenario {
-            name: name.to_owned(),
-            profile: profile.clone(),
-            backends,
-            slow_backends: if name.contains("uneven") { backends / 2 } else { 0 },
-            traffic,
-        });
-    };
+    let stress = Traffic::Stress;
     for users in [10, 20, 30] {
         let spec = StressSpec { users, ..STRESS };
-        add(&format!("13b-fitted-{users}u"), &p13, 8, Traffic::Stress(spec));
+        all.push(Scenario::new(&format!("13b-fitted-{users}"), &p13, 8, stress(spec)));
     }
     for users in [10, 20] {
         let spec = StressSpec { users, ..EVICTING };
-        add(&format!("13b-evicting-{users}u"), &p13, 8, Traffic::Stress(spec));
+        all.push(Scenario::new(&format!("13b-evicting-{users}"), &p13, 8, stress(spec)));
     }
-    add("8b-50-documents", &p8, 8, Traffic::Stress(EVICTING));
+    all.push(Scenario::new("8b-50-documents", &p8, 8, stress(OPEN)));
     for percent in [50, 70, 90] {
-        let share = f64::from(percent) / 100.0;
-        let spec = StressSpec {
-            documents: 5,
-            shared_documents: share,
-            shared_systems: share,
-            ..EVICTING
-        };
-        add(&format!("8b-shared-{percent}"), &p8, 8, Traffic::Stress(spec));
+        let shared = f64::from(percent) / 100.0;
+        let spec =
+            StressSpec { documents: 5, shared_documents: shared, shared_systems: shared, ..OPEN };
+        all.push(Scenario::new(&format!("8b-shared-{percent}"), &p8, 8, stress(spec)));
     }
-    add("8b-dominated", &p8, 8, Traffic::Open(DOMINATED));
-    add("8b-churn", &p8_small, 8, Traffic::Stress(CHURN));
+    all.push(Scenario::new("8b-dominated", &p8, 8, Traffic::Open(DOMINATED)));
+    all.push(Scenario::new("8b-churn", &p8_small, 8, stress(CHURN)));
+    for kv_tokens in SWEEP_KV_TOKENS {
+        let profile = Profile { kv_tokens, ..p8.clone() };
+        let spec = StressSpec { users: 40, output_tokens: 100, duration_s: 600.0, ..CHURN };
+        all.push(Scenario::new(&format!("8b-memory-{kv_tokens}"), &profile, 8, stress(spec)));
+    }
+    all.extend(traces(&p8));
+    let spec = StressSpec { users: 16, rate_per_s: Some(2.5), ..EVICTING };
+    all.push(Scenario::new("70b-50-documents", &p70, 4, stress(spec)));
+    let spec = StressSpec { rate_per_s: Some(11.0), ..OPEN };
+    all.push(Scenario::new("1b-50-documents", &p1, 8, stress(spec)));
+    all.push(Scenario::new("8b-unique", &p8, 8, Traffic::Open(UNIQUE)));
+    all.push(Scenario::new("8b-burst", &p8, 8, Traffic::Open(BURST)));
+    let busy = OpenSpec { rate_per_s: UNIQUE.rate_per_s, ..BURST };
+    all.push(Scenario::new("8b-burst-busy", &p8, 8, Traffic::Open(busy)));
+    all.push(Scenario::new("8b-chats", &p8, 8, Traffic::Talk(CHATS)));
+    all.push(Scenario::new("8b-agents", &p8, 8, Traffic::Talk(AGENTS)));
+    all.extend(variations(&p8, &p8_small, &p13));
+    Ok(all)
+}
+
+/// The committed traces, on fleets of three sizes, each with the same load a backend.
+fn traces(profile: &Profile) -> Vec<Scenario> {
+    let mut all = Vec::new();
     for (trace, length_s) in [("conversation", 1_872.0), ("synthetic", 1_022.0)] {
         for backends in [4, 8, 16] {
             let speed = f64::from(backends) / 8.0;
-            let traffic = Traffic::Mooncake {
+            let traffic = Traffic::Trace {
                 file: traces_dir().join(format!("mooncake_{trace}.jsonl.gz")),
+                format: TraceFormat::Mooncake,
                 speed,
                 duration_s: length_s / speed,
             };
-            add(&format!("mooncake-{trace}-{backends}"), &p8, backends as usize, traffic);
+            let name = format!("mooncake-{trace}-{backends}");
+            all.push(Scenario::new(&name, profile, backends as usize, traffic));
         }
     }
-    add("70b-50-documents", &p70, 4, Traffic::Stress(StressSpec { users: 16, ..EVICTING }));
-    add("1b-50-documents", &p1, 8, Traffic::Stress(EVICTING));
-    add("8b-unique", &p8, 8, Traffic::Open(UNIQUE));
-    let burst = OpenSpec { burst_requests: 100, burst_tokens: 3_000, ..UNIQUE };
-    add("8b-uneven-unique", &p8, 8, Traffic::Open(OpenSpec { rate_per_s: 6.0, ..UNIQUE }));
-    add("8b-uneven-churn", &p8_small, 8, Traffic::Stress(StressSpec { users: 40, ..CHURN }));
-    add("8b-uneven-agents", &p8, 8, Traffic::Talk(AGENTS));
-    add("8b-burst", &p8, 8, Traffic::Open(OpenSpec { rate_per_s: 0.0, ..burst }));
-    add("8b-burst-busy", &p8, 8, Traffic::Open(burst));
-    add("8b-chats", &p8, 8, Traffic::Talk(CHATS));
-    add("8b-agents", &p8, 8, Traffic::Talk(AGENTS));
-    Ok(all)
+    all
+}
+
+/// What the core is not told, or told wrongly.
+fn variations(p8: &Profile, p8_small: &Profile, p13: &Profile) -> Vec<Scenario> {
+    let unique = Traffic::Open(OpenSpec { rate_per_s: 6.0, ..UNIQUE });
+    let churn = Traffic::Stress(StressSpec { users: 40, duration_s: 900.0, ..CHURN });
+    let evicting = Traffic::Stress(StressSpec { users: 20, duration_s: 900.0, ..EVICTING });
+    let mut all = vec![
+        Scenario {
+            slow_backends: 4,
+            ..Scenario::new("8b-uneven-unique", p8, 8, unique)
+        },
+        Scenario {
+            slow_backends: 4,
+            ..Scenario::new("8b-uneven-churn", p8_small, 8, churn.clone())
+        },
+    ];
+    for (name, told_kv_tokens) in [
+        ("13b-told-nothing", None),
+        ("13b-told-half", Some(p13.kv_tokens / 2)),
+        ("13b-told-double", Some(p13.kv_tokens * 2)),
+    ] {
+        let scenario = Scenario::new(name, p13, 8, evicting.clone());
+        all.push(Scenario { told_kv_tokens, ..scenario });
+    }
+    for envoys in SWEEP_ENVOYS {
+        let scenario =
+            Scenario::new(&format!("8b-churn-{envoys}-envoys"), p8_small, 8, churn.clone());
+        all.push(Scenario { envoys, ..scenario });
+    }
+    all
 }

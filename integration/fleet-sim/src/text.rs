@@ -10,10 +10,10 @@ use std::sync::Arc;
 
 use warmpath_core::blocks::{self, Namespace};
 use warmpath_core::ids::BlockHash;
-use warmpath_engine_sim::model::{Prompt, PromptShapeError};
+use warmpath_engine_sim::model::{BlockHash as EngineHash, Prompt, PromptShapeError};
 
-/// Token ids that texts are made of: the size of a common vocabulary.
-const VOCABULARY_TOKENS: u64 = 128_000;
+/// Bits of the token ids that texts are made of: about the size of a common vocabulary.
+const TOKEN_BITS: u32 = 17;
 
 /// The model that every simulated engine serves.
 pub const MODEL: &str = "m";
@@ -40,9 +40,8 @@ pub fn tokens(pieces: &[Piece]) -> Vec<u32> {
         match piece {
             Piece::Text { id, tokens } => {
                 let seed = mix(*id);
-                all.extend(
-                    (0..u64::from(*tokens)).map(|at| (mix(seed ^ at) % VOCABULARY_TOKENS) as u32),
-                );
+                let token = |at: u64| (mix(seed ^ at) >> (u64::BITS - TOKEN_BITS)) as u32;
+                all.extend((0..u64::from(*tokens)).map(token));
             }
             Piece::Given(given) => all.extend_from_slice(given),
         }
@@ -69,15 +68,24 @@ pub fn router_hashes(tokens: &[u32], block_size_tokens: NonZeroU32) -> Vec<Block
     blocks::block_hashes(namespace.seed(), tokens, &[], block_size_tokens)
 }
 
-/// The prompt as the engines take it.
+/// The prompt as the engines take it. Where no later prompt contains an answer, the engine needs no
+/// tokens, and the router's hashes serve as its own.
 ///
 /// # Errors
 /// [`PromptShapeError::Empty`] for a prompt without tokens.
 pub fn engine_prompt(
     tokens: Vec<u32>,
+    hashes: &[BlockHash],
     block_size_tokens: NonZeroU32,
+    needs_tokens: bool,
 ) -> Result<Prompt, PromptShapeError> {
-    Prompt::from_tokens(MODEL, tokens, block_size_tokens.get())
+    let block_size_tokens = block_size_tokens.get();
+    if needs_tokens {
+        return Prompt::from_tokens(MODEL, tokens, block_size_tokens);
+    }
+    let token_count = u32::try_from(tokens.len()).unwrap_or(u32::MAX);
+    let hashes = hashes.iter().map(|hash| EngineHash::new(hash.0)).collect();
+    Prompt::from_block_hashes(hashes, token_count, block_size_tokens)
 }
 
 /// The finalizer of SplitMix64 (Steele, Lea and Flood, 2014), to spread neighbouring numbers.

@@ -80,3 +80,8 @@ pub(crate) fn opt_int_arg(value: Option<&Value>) -> Result<Option<i64>, Error> {
         Some(value) => int_arg(value).map(Some),
     }
 }
+
+/// An integer as a number of things: none when negative, and the most there can be when it does not fit.
+pub(crate) fn count_of(int: i64) -> usize {
+    usize::try_from(int.max(0)).unwrap_or(usize::MAX)
+}

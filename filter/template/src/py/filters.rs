@@ -9,7 +9,7 @@ mod lists;
 use minijinja::value::{Tuple, ValueKind};
 use minijinja::{Error, State, Value};
 
-use super::args::{bind, int_arg, opt_int_arg, opt_str_arg, split_keywords, str_arg};
+use super::args::{bind, count_of, int_arg, opt_int_arg, opt_str_arg, split_keywords, str_arg};
 use super::format::{Operand, printf};
 use super::methods::{bound_method, charge_bytes, replace_checked};
 use super::repr::{as_f64, check_len, to_str};
@@ -229,7 +229,7 @@ fn indent(state: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
         Some(width) => match width.as_str() {
             Some(text) => text.to_owned(),
             None => {
-                let width = usize::try_from(int_arg(&width)?).unwrap_or(0);
+                let width = count_of(int_arg(&width)?);
                 charge_bytes(state, width)?;
                 " ".repeat(width)
             }
@@ -347,8 +347,8 @@ fn truncate(_: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
     let names = ["s", "length", "killwords", "end", "leeway"];
     let [value, length, killwords, end, leeway] = bind(args, names, 1)?;
     let value = value.unwrap_or_default();
-    let length = usize::try_from(length.as_ref().map_or(Ok(255), int_arg)?).unwrap_or(0);
-    let leeway = usize::try_from(opt_int_arg(leeway.as_ref())?.unwrap_or(5)).unwrap_or(0);
+    let length = count_of(length.as_ref().map_or(Ok(255), int_arg)?);
+    let leeway = count_of(opt_int_arg(leeway.as_ref())?.unwrap_or(5));
     let end = opt_str_arg(end.as_ref())?.unwrap_or("...");
     let Some(kept) = length.checked_sub(end.chars().count()) else {
         return Err(fail("truncate: the length is less than that of the end"));

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use minijinja::value::{Object, ObjectRepr, Tuple, ValueKind};
 use minijinja::{Error, State, Value};
 
-use super::args::{bind, int_arg, opt_int_arg, str_arg};
+use super::args::{bind, count_of, int_arg, opt_int_arg, str_arg};
 use super::filters::Native;
 use super::methods::{bound_method, charge_bytes, charge_items};
 use super::ops;
@@ -82,7 +82,7 @@ fn mul(state: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
         (false, true) if is_count(left) => (right, left),
         _ => return ops::mul(left, right),
     };
-    let count = usize::try_from(int_arg(count)?).unwrap_or(0);
+    let count = count_of(int_arg(count)?);
     if let Some(text) = repeated.as_str() {
         charge_bytes(state, text.len().saturating_mul(count))?;
         let text = text.repeat(count);

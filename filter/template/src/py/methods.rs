@@ -7,7 +7,7 @@
 use minijinja::value::{Tuple, ValueKind};
 use minijinja::{Error, ErrorKind, State, Value};
 
-use super::args::{bind, int_arg, opt_int_arg, opt_str_arg, split_keywords, str_arg};
+use super::args::{bind, count_of, int_arg, opt_int_arg, opt_str_arg, split_keywords, str_arg};
 use super::format::str_format;
 use super::repr::check_len;
 use super::text::{self, Ends};
@@ -379,7 +379,7 @@ fn partition(text: &str, args: &[Value], from_right: bool) -> Result<Value, Erro
 
 fn pad(state: &State<'_, '_>, text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
     let [width, fill] = bind(args, ["width", "fillchar"], 1)?;
-    let width = usize::try_from(int_arg(&width.unwrap_or_default())?).unwrap_or(0);
+    let width = count_of(int_arg(&width.unwrap_or_default())?);
     let fill = match fill {
         Some(fill) => {
             let mut chars = str_arg(&fill)?.chars();

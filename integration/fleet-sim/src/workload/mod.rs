@@ -10,7 +10,7 @@ mod stress;
 mod talk;
 pub mod trace;
 
-pub use open::{Open, OpenSpec, Prompts};
+pub use open::{BURST_USERS, Open, OpenSpec, Prompts};
 pub use stress::{Pool, Stress, StressSpec};
 pub use talk::{Talk, TalkSpec};
 use warmpath_engine_sim::model::SimTime;

@@ -89,7 +89,7 @@ impl Open {
 }
 
 /// Users of bursts are numbered from here, apart from those of the stream.
-const BURST_USERS: u32 = 1 << 24;
+pub const BURST_USERS: u32 = 1 << 24;
 
 fn bursts(spec: &OpenSpec, rng: &mut ChaCha8Rng) -> Vec<Arrival> {
     let mut arrivals = Vec::new();

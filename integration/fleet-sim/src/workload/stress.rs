@@ -1,8 +1,9 @@
-//! The closed-loop stress mix: users who wait, ask about one of a pool of documents, and wait again.
+//! The stress mix: users who ask about a pool of documents.
 //!
 //! 10% of requests are short fixed questions, 20% a question under a small system prompt, 30% and
-//! 40% a question about a large and an extra large document. Each user thinks U(0.5, 2) s between
-//! an answer and the next question.
+//! 40% a question about a large and an extra large document. In a closed loop each user thinks
+//! U(0.5, 2) s between an answer and the next question; in an open one, questions come by a Poisson
+//! process and each is some user's.
 
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use warmpath_engine_sim::model::SimTime;
 
+use super::open::poisson_times;
 use super::{Arrival, Request, Workload};
 use crate::text::{Piece, mix};
 
@@ -48,6 +50,8 @@ pub enum Pool {
 pub struct StressSpec {
     /// Users at once.
     pub users: u32,
+    /// Questions a second in an open loop; `None` is a closed one.
+    pub rate_per_s: Option<f64>,
     /// Documents in the pool.
     pub documents: u64,
     /// Their length in tokens, from and to.
@@ -92,32 +96,45 @@ impl Stress {
         Self { spec, seed, lengths, users }
     }
 
+    /// The user's next question after `now`, in a closed loop.
     fn next(&mut self, user: u32, now: SimTime) -> Option<Arrival> {
-        let spec = self.spec;
         let rng = self.users.get_mut(user as usize)?;
         let at = now + Duration::from_secs_f64(rng.random_range(0.5..2.0));
-        if at.as_secs_f64() >= spec.duration_s {
-            return None;
-        }
+        (at.as_secs_f64() < self.spec.duration_s).then(|| self.ask(user, at))
+    }
+
+    fn ask(&mut self, user: u32, at: SimTime) -> Arrival {
+        let spec = self.spec;
+        let rng = &mut self.users[user as usize];
         let mut ask = Ask { spec: &spec, seed: self.seed, lengths: &self.lengths, user, at, rng };
-        let pieces = ask.pieces();
         let request = Request {
             user,
-            pieces,
+            pieces: ask.pieces(),
             output_tokens: spec.output_tokens,
             output_tokens_max: Some(spec.output_tokens),
         };
-        Some(Arrival { at, request })
+        Arrival { at, request }
     }
 }
 
 impl Workload for Stress {
     fn start(&mut self) -> Vec<Arrival> {
-        (0..self.spec.users).filter_map(|user| self.next(user, SimTime::ZERO)).collect()
+        let Some(rate_per_s) = self.spec.rate_per_s else {
+            return (0..self.spec.users).filter_map(|user| self.next(user, SimTime::ZERO)).collect();
+        };
+        let mut rng = ChaCha8Rng::seed_from_u64(mix(self.seed));
+        let times = poisson_times(rate_per_s, self.spec.duration_s, &mut rng);
+        times
+            .into_iter()
+            .map(|at| {
+                let user = rng.random_range(0..self.spec.users);
+                self.ask(user, at)
+            })
+            .collect()
     }
 
     fn answered(&mut self, now: SimTime, request: &Request, _: &[u32]) -> Option<Arrival> {
-        self.next(request.user, now)
+        if self.spec.rate_per_s.is_some() { None } else { self.next(request.user, now) }
     }
 }
 

@@ -6,7 +6,7 @@ use minijinja::value::{Tuple, ValueKind};
 use minijinja::{Error, State, Value};
 
 use super::{is_true, like};
-use crate::py::args::{bind, int_arg, split_keywords, str_arg};
+use crate::py::args::{bind, count_of, int_arg, split_keywords, str_arg};
 use crate::py::methods::charge_bytes;
 use crate::py::ops;
 use crate::py::repr::{check_len, to_str, write_str};
@@ -16,7 +16,7 @@ use crate::value::{
 
 pub(super) fn batch(state: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
     let [value, size, fill] = bind(args, ["value", "linecount", "fill_with"], 2)?;
-    let size = usize::try_from(int_arg(&size.unwrap_or_default())?).unwrap_or(0).max(1);
+    let size = count_of(int_arg(&size.unwrap_or_default())?).max(1);
     let fill = fill.filter(|fill| !fill.is_none());
     let items = match iterate(&value.unwrap_or_default()) {
         Ok(items) => items,
@@ -291,7 +291,7 @@ pub(super) fn slice(_: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Erro
         Ok(items) => items,
         Err(error) => return Generator::lazy(Err(error)),
     };
-    let slices = usize::try_from(int_arg(&slices.unwrap_or_default())?).unwrap_or(0);
+    let slices = count_of(int_arg(&slices.unwrap_or_default())?);
     if slices == 0 || slices > 100_000 {
         return Err(fail("slice needs a number from 1 to 100000"));
     }

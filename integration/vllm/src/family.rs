@@ -1,0 +1,53 @@
+//! The families of `integration/vectors/vllm/families.json`, packed as Warmpath packs them.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use warmpath_harness::paths::repository;
+use warmpath_pack::{ModelFiles, pack};
+
+/// Where the recorded vectors are.
+#[must_use]
+pub fn vectors() -> PathBuf {
+    repository().join("integration/vectors/vllm")
+}
+
+/// Reads a file of the repository as text.
+///
+/// # Panics
+/// When it cannot be read.
+#[must_use]
+pub fn read(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// The names of all families.
+///
+/// # Panics
+/// When the list cannot be read.
+#[must_use]
+pub fn names() -> Vec<String> {
+    let families: Value = serde_json::from_str(&read(&vectors().join("families.json"))).unwrap();
+    families.as_object().unwrap().keys().cloned().collect()
+}
+
+/// The bundle of a family, made of its cached tokenizer and template; the path that is missing when
+/// they are not cached.
+///
+/// # Panics
+/// When they are there and cannot be packed.
+pub fn bundle(name: &str) -> Result<Vec<u8>, PathBuf> {
+    let families: Value = serde_json::from_str(&read(&vectors().join("families.json"))).unwrap();
+    let family = &families[name];
+    let cache = repository().join(".cache");
+    let dir = cache.join("tokenizers").join(family["tokenizer"].as_str().expect("a tokenizer"));
+    let template = family["template"].as_str();
+    let template = template.map(|name| cache.join("templates").join(format!("{name}.jinja")));
+    for path in [&dir.join("tokenizer.json")].into_iter().chain(&template) {
+        if !path.is_file() {
+            return Err(path.clone());
+        }
+    }
+    let files = ModelFiles::find(&dir, None, None, template.as_deref()).expect("the files");
+    Ok(pack(name, &files).expect("packs").bytes)
+}
