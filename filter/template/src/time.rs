@@ -94,7 +94,7 @@ impl CivilTime {
             .get(usize::from(self.month.clamp(1, 12)) - 1)
             .copied()
             .unwrap_or(0);
-        let year = self.year - i32::from(self.month < 3);
+        let year = self.year.clamp(1, 9999) - i32::from(self.month < 3);
         (year + year / 4 - year / 100 + year / 400 + shift + i32::from(self.day)).rem_euclid(7)
     }
 
@@ -103,11 +103,11 @@ impl CivilTime {
         let weekday_from_monday = (self.weekday() + 6) % 7;
         let week = (self.day_of_year() - 1 - weekday_from_monday + 10) / 7;
         if week < 1 {
-            let previous = Self { year: self.year - 1, month: 12, day: 31, ..self };
-            (self.year - 1, previous.iso_week().1)
+            let previous = Self { year: self.year.saturating_sub(1), month: 12, day: 31, ..self };
+            (self.year.saturating_sub(1), previous.iso_week().1)
         } else if week == 53 && i32::from(self.day) + 3 - weekday_from_monday > 31 {
             // The Thursday of this week falls into the next year.
-            (self.year + 1, 1)
+            (self.year.saturating_add(1), 1)
         } else {
             (self.year, week)
         }

@@ -211,9 +211,9 @@ impl Generator {
     /// The number of items left, and the bytes of those that are strings.
     pub(crate) fn weight(&self) -> (usize, usize) {
         match self.items.lock() {
-            Ok(items) => items
-                .as_ref()
-                .map_or((0, 0), |items| (items.len(), items.iter().map(text_bytes).sum())),
+            Ok(items) => items.as_ref().map_or((0, 0), |items| {
+                (items.len(), items.iter().map(text_bytes).fold(0, usize::saturating_add))
+            }),
             Err(_) => (0, 0),
         }
     }

@@ -48,6 +48,7 @@ mod flags {
 pub struct Stream {
     plugin: Rc<Plugin>,
     path: String,
+    session_bytes: Option<Vec<u8>>,
     decided: bool,
     dispatched: Option<Dispatched>,
     status: Option<u16>,
@@ -62,6 +63,7 @@ impl Stream {
         Self {
             plugin,
             path: String::new(),
+            session_bytes: None,
             decided: false,
             dispatched: None,
             status: None,
@@ -80,7 +82,9 @@ impl Stream {
         // No buffer at all is how the host shows an empty body.
         let body = host::request_body(bytes_max).unwrap_or_default();
         let started_us = host::now_us();
-        self.dispatch(|router, path| router.route(path, &body));
+        let session_bytes = self.session_bytes.take();
+        let session = session_bytes.as_deref();
+        self.dispatch(|router, path| router.route_in_session(path, &body, session));
         let taken_us = host::now_us().saturating_sub(started_us);
         self.plugin.vm.stats.record(Metric::DecisionTimeUs, taken_us);
     }
@@ -193,6 +197,7 @@ impl Context for Stream {}
 impl HttpContext for Stream {
     fn on_http_request_headers(&mut self, _num_headers: usize, end_of_stream: bool) -> Action {
         let mut content_length = None;
+        let plugin = Rc::clone(&self.plugin);
         for (name, value) in host::request_headers() {
             if name == ":path" {
                 self.path = String::from_utf8_lossy(&value).into_owned();
@@ -200,6 +205,8 @@ impl HttpContext for Stream {
                 content_length = std::str::from_utf8(&value).ok().and_then(|it| it.parse().ok());
             } else if name == ENDPOINT_HEADER || name.starts_with(OWN_HEADER_PREFIX) {
                 host::remove_request_header(&name);
+            } else if plugin.config.session_header.as_deref() == Some(name.as_str()) {
+                self.session_bytes = Some(value);
             }
         }
         if is_internal(&self.path) {
@@ -317,9 +324,9 @@ fn set_destination(plugin: &Plugin, order: &[BackendIndex]) {
 
 fn count_decision(plugin: &Plugin, decision: &Decision) {
     plugin.vm.stats.decided(decision.reason());
-    if let Decision::Pick(Pick { prompt, .. }) = decision
-        && let Some(stats) = plugin.model_stats.get(prompt.model_index)
-    {
+    let Decision::Pick(Pick { prompt, downgraded, .. }) = decision else { return };
+    plugin.vm.stats.add(Metric::ResidencyRouteDowngrades, u64::from(*downgraded));
+    if let Some(stats) = plugin.model_stats.get(prompt.model_index) {
         stats.placed(prompt.prompt_tokens as u64, prompt.cached_tokens.into());
     }
 }

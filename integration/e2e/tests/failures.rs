@@ -1,5 +1,7 @@
 //! Engines that die, refuse and break off: their requests go elsewhere, and nothing false is learnt.
 
+use std::time::Duration;
+
 use serde_json::json;
 use warmpath_e2e::bed::{Bed, FrontOptions, difference, post, streaming_request};
 use warmpath_e2e::client::{Answer, Version};
@@ -65,6 +67,12 @@ async fn engines_die_by_override_host() {
     engines_die(Variant::OverrideHost).await;
 }
 
+/// Lets the longest time pass for which a failing engine is passed over: from here on one is tried again
+/// for whatever it is thought to hold.
+async fn let_trials_become_due() {
+    tokio::time::sleep(Duration::from_millis(5_000)).await;
+}
+
 /// Attempts that Envoy made after a first one failed.
 async fn retries(bed: &Bed) -> u64 {
     let stats = bed.front.stats().await;
@@ -90,6 +98,7 @@ async fn an_engine_that_never_lived_costs_little(bed: &Bed, variant: Variant) ->
         Variant::OverrideHost => assert!(bed.front.metric("served_elsewhere_total").await > 0),
     }
     assert_eq!(bed.front.metric("backend_failures_total").await, failed);
+    let_trials_become_due().await;
     // Who served is who holds. The dead engine is not thought to hold any, or it would be tried again.
     for (number, holder) in holders.iter().enumerate() {
         let served = bed.complete(&prompt(number as u32, BLOCKS)).await;
@@ -113,12 +122,11 @@ async fn an_engine_that_dies_loses_its_requests(
         assert_eq!(served.cached_tokens, Some(0), "prompt {number}");
         moved.push(served.engine);
     }
-    let before = retries(bed).await;
+    // They stay where they went. A trial may find out once more that the dead engine is dead.
     for (number, engine) in held.iter().zip(moved) {
-        let served = bed.complete(&prompt(*number, BLOCKS)).await;
+        let (served, _) = send_until_served(bed, variant, *number).await;
         assert_eq!((served.engine, served.cached_tokens), (engine, CACHED), "prompt {number}");
     }
-    assert_eq!(retries(bed).await, before, "the dead engine was tried again");
 }
 
 async fn an_engine_that_comes_back_is_used_again(bed: &mut Bed) {

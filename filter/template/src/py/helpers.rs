@@ -14,7 +14,9 @@ use super::filters::Native;
 use super::methods::{bound_method, charge_bytes, charge_items};
 use super::ops;
 use super::repr::{check_len, write_str};
-use crate::value::{Generator, PyDict, Range, as_dict, check_depth, fail, iterate, type_name};
+use crate::value::{
+    Generator, PyDict, Range, as_dict, check_depth, fail, iterate, text_bytes, type_name,
+};
 
 /// All helpers by name.
 pub(crate) const HELPERS: [(&str, Native); 27] = [
@@ -102,7 +104,7 @@ fn mul(state: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
 }
 
 fn cat(state: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
-    let bytes = args.iter().map(|value| value.as_str().map_or(0, str::len)).sum();
+    let bytes = args.iter().map(text_bytes).fold(0, usize::saturating_add);
     charge_bytes(state, bytes)?;
     let mut out = String::with_capacity(bytes);
     for value in args {

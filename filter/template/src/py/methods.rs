@@ -306,7 +306,8 @@ pub(crate) fn charge_items(state: &State<'_, '_>, value: &Value) -> Result<(), E
         ValueKind::Seq | ValueKind::Iterable => match value.downcast_object_ref::<Generator>() {
             Some(generator) => generator.weight(),
             None => {
-                let bytes = value.try_iter()?.map(|item| text_bytes(&item)).sum();
+                let bytes =
+                    value.try_iter()?.map(|item| text_bytes(&item)).fold(0, usize::saturating_add);
                 (value.len().unwrap_or(0), bytes)
             }
         },
