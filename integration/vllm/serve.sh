@@ -10,4 +10,4 @@ export HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 DO_NOT_TRACK=1 VLLM_CPU_KVCACHE_SP
 exec "$dir/venv/bin/vllm" serve "$dir/models/$family" --served-model-name "$family" "$family-alias" \
 	--host 127.0.0.1 --port "$port" --load-format dummy --dtype bfloat16 --max-model-len 65536 \
 	--block-size 32 --enable-prefix-caching --enforce-eager --enable-prompt-tokens-details \
-	--enable-auto-tool-choice --tool-call-parser hermes "$@"
+	--enable-scale-out --enable-auto-tool-choice --tool-call-parser hermes "$@"

@@ -11,7 +11,7 @@
 //! 3. [`blocks`]: tokens -> chained block hashes
 //! 4. [`index`]: hashes -> who holds how many leading blocks
 //! 5. [`residency`]: when they were last touched -> how likely they are still there
-//! 6. [`score`]: matches and [`load`] -> cost of each backend
+//! 6. [`score`]: matches, [`load`] and [`pace`] -> cost of each backend
 //! 7. [`pick`]: costs -> an order of backends, under one of several policies
 //!
 //! The write path is [`dispatch`]: it counts the load, enters the prompt into the index, and takes
@@ -47,6 +47,7 @@ pub mod limits;
 pub mod load;
 pub mod metrics;
 pub mod model;
+pub mod pace;
 pub mod parity;
 pub mod pick;
 pub mod request;

@@ -13,6 +13,7 @@ use ahash::AHashMap;
 
 use crate::ids::{BackendId, BlockHash, NowMs};
 use crate::limits::{BACKENDS_MAX, VM_LEASE_MS, VM_SLOTS_MAX};
+use crate::pace::Paces;
 use crate::store::{self, SharedStore, StoreError};
 use crate::wire::{KEY_PREFIX, Reader, Writer};
 
@@ -99,52 +100,6 @@ fn pins(hashes: &[BlockHash], block_size_tokens: u32) -> (impl Iterator<Item = B
     (ends, step_blocks.saturating_mul(block_size_tokens))
 }
 
-/// Less prefill than this says little about a backend's speed: fixed parts of the time to the first
-/// byte outweigh it.
-const PACE_TOKENS_MIN: u32 = 512;
-
-/// Prefills in one window of a pace: enough that one of them met no queue.
-const PACE_SAMPLES: u32 = 8;
-
-/// Differences in pace below this are taken for noise.
-const SLOWNESS_MIN: f32 = 1.25;
-
-/// No backend counts as more than this many times as slow as the fastest, so that a wrong estimate
-/// cannot starve one.
-const SLOWNESS_MAX: f32 = 4.0;
-
-/// How fast a backend gets through prefill: the best time a token of the last one or two windows.
-/// Queues and other requests' decoding only ever add time, so the best is what the backend can do.
-#[derive(Clone, Copy, Debug)]
-struct Pace {
-    samples: u32,
-    best_ms_per_token: f32,
-    /// Of the window before.
-    last_ms_per_token: f32,
-}
-
-impl Default for Pace {
-    fn default() -> Self {
-        Self { samples: 0, best_ms_per_token: f32::INFINITY, last_ms_per_token: f32::INFINITY }
-    }
-}
-
-impl Pace {
-    fn add(&mut self, tokens: u32, time_ms: u64) {
-        if self.samples == PACE_SAMPLES {
-            *self = Self { last_ms_per_token: self.best_ms_per_token, ..Self::default() };
-        }
-        self.samples += 1;
-        self.best_ms_per_token = self.best_ms_per_token.min(time_ms.max(1) as f32 / tokens as f32);
-    }
-
-    /// `None` before the first window is full.
-    fn ms_per_token(&self) -> Option<f32> {
-        let known = self.samples == PACE_SAMPLES || self.last_ms_per_token.is_finite();
-        known.then_some(self.best_ms_per_token.min(self.last_ms_per_token))
-    }
-}
-
 /// One VM's own counts and its place among the others.
 #[derive(Debug)]
 pub struct Ledger {
@@ -153,7 +108,7 @@ pub struct Ledger {
     own: LoadTable,
     /// How many of this VM's requests pin a prefix.
     pinned: AHashMap<(BackendId, BlockHash), u32>,
-    paces: AHashMap<BackendId, Pace>,
+    paces: Paces,
 }
 
 impl Ledger {
@@ -165,7 +120,7 @@ impl Ledger {
             slot: None,
             own: LoadTable::default(),
             pinned: AHashMap::default(),
-            paces: AHashMap::default(),
+            paces: Paces::default(),
         }
     }
 
@@ -224,21 +179,13 @@ impl Ledger {
     /// How slow a backend is at prefill beside the fastest that this VM knows: 2 takes twice as
     /// long. 1 while unknown.
     pub fn slowness(&self) -> impl Fn(BackendId) -> f32 {
-        let paces = self.paces.values().filter_map(Pace::ms_per_token);
-        let fastest = paces.fold(f32::INFINITY, f32::min);
-        move |backend| {
-            let pace = self.paces.get(&backend).and_then(Pace::ms_per_token);
-            let slowness = pace.map_or(1.0, |pace| pace / fastest);
-            if slowness < SLOWNESS_MIN { 1.0 } else { slowness.min(SLOWNESS_MAX) }
-        }
+        self.paces.slowness()
     }
 
     /// Learns a backend's speed from a request that had `uncached_tokens` to prefill.
     pub fn learn_pace(&mut self, ticket: &Ticket, uncached_tokens: u32) {
-        if let Some(time_ms) = ticket.first_byte_ms
-            && uncached_tokens >= PACE_TOKENS_MIN
-        {
-            self.paces.entry(ticket.backend).or_default().add(uncached_tokens, time_ms);
+        if let Some(time_ms) = ticket.first_byte_ms {
+            self.paces.add(ticket.backend, uncached_tokens, time_ms);
         }
     }
 
@@ -516,41 +463,6 @@ mod tests {
         assert_eq!(context(&ledger), 0);
         assert_eq!(ledger.pinned_tokens(B, &hashes, 16), 0);
         assert!(ledger.pinned.is_empty());
-    }
-
-    #[test]
-    fn a_backend_that_takes_twice_as_long_is_twice_as_slow() {
-        let store = MemoryStore::default();
-        let mut ledger = Ledger::new(1);
-        let (fast, slow, unknown) = (BackendId(1), BackendId(2), BackendId(3));
-        let serve = |ledger: &mut Ledger, backend, tokens, time_ms| {
-            let (mut ticket, _) = ledger.dispatch(&store, NowMs(0), backend, work(tokens, tokens));
-            ledger.first_byte(&store, NowMs(time_ms), &mut ticket).unwrap();
-            ledger.learn_pace(&ticket, tokens);
-            ledger.release(&store, NowMs(time_ms), ticket).unwrap();
-        };
-        let is = |slowness: f32, expected: f32| (slowness / expected - 1.0).abs() < 0.01;
-        serve(&mut ledger, slow, 2_000, 9_000);
-        assert!(is(ledger.slowness()(slow), 1.0), "one sample says nothing");
-        for tokens in (2_000..6_000).step_by(100) {
-            // Every second one had to queue.
-            let queue_ms = u64::from(tokens) / 100 % 2 * 5_000;
-            serve(&mut ledger, fast, tokens, u64::from(tokens) / 10 + queue_ms);
-            serve(&mut ledger, slow, tokens, u64::from(tokens) / 5 + queue_ms);
-            // Too short to tell.
-            serve(&mut ledger, fast, 511, 1);
-        }
-        let slowness = ledger.slowness();
-        assert!(is(slowness(fast), 1.0) && is(slowness(slow), 2.0) && is(slowness(unknown), 1.0));
-        drop(slowness);
-        for _ in 0..2 * PACE_SAMPLES {
-            serve(&mut ledger, slow, 2_000, 220);
-        }
-        assert!(is(ledger.slowness()(slow), 1.0), "noise");
-        for _ in 0..2 * PACE_SAMPLES {
-            serve(&mut ledger, slow, 2_000, 1_000_000);
-        }
-        assert!(is(ledger.slowness()(slow), SLOWNESS_MAX));
     }
 
     #[test]

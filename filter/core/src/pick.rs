@@ -63,6 +63,14 @@ pub fn order(policy: Policy, candidates: &[Candidate], inputs: Inputs) -> Vec<Ba
     order.into_iter().map(|candidate| candidate.index).collect()
 }
 
+/// Whether a backend's cost ties with the least.
+#[must_use]
+pub fn is_tie(candidates: &[Candidate], index: BackendIndex) -> bool {
+    let least = candidates.iter().map(|candidate| candidate.cost).fold(f64::INFINITY, f64::min);
+    let candidate = candidates.iter().find(|candidate| candidate.index == index);
+    candidate.is_some_and(|candidate| candidate.cost <= least + TIE_TOKENS)
+}
+
 fn by_cost(order: &mut [&Candidate], affinity: BlockHash) {
     let least = order.iter().map(|candidate| candidate.cost).fold(f64::INFINITY, f64::min);
     // Ties come first, in rendezvous order; the others by cost.
@@ -152,6 +160,8 @@ mod tests {
         let candidates = [candidate(0, 0, 300.0), candidate(1, 9, 100.0), candidate(2, 0, 200.0)];
         let order = order(Policy::KvCost, &candidates, inputs(1));
         assert_eq!(order, [BackendIndex(1), BackendIndex(2), BackendIndex(0)]);
+        assert!(is_tie(&candidates, BackendIndex(1)));
+        assert!(!is_tie(&candidates, BackendIndex(2)));
     }
 
     #[test]

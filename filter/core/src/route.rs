@@ -214,15 +214,46 @@ impl<S: SharedStore> Router<'_, S> {
             return self.by_load(Reason::StoreFailed);
         };
         let inputs = Inputs { session: prompt.session, ..self.inputs(affinity(&prompt.hashes)) };
-        let order = pick::order(self.config.policy, &candidates, inputs);
+        let mut order = pick::order(self.config.policy, &candidates, inputs);
+        let downgraded = self.is_downgraded((&demand, &prompt.hashes), matches, &order, inputs);
+        if self.config.policy == Policy::KvCost {
+            self.prefer_unspent(&candidates, &mut order, demand.block_size_tokens);
+        }
         match order.first().and_then(|first| self.config.backend(*first)) {
             Some(picked) => Decision::Pick(Pick {
                 reason: reason(self.config.policy, picked.id, matches),
-                downgraded: self.is_downgraded((&demand, &prompt.hashes), matches, &order, inputs),
+                downgraded,
                 prompt: placed(prompt, &demand, path, matches.get(&picked.id)),
                 order,
             }),
             None => Decision::Fallback(Fallback { order, reason: Reason::NoBackend }),
+        }
+    }
+
+    /// Of the two backends that a tie puts first, prefers the one whose cache has seen fewer
+    /// allocations: what is new there displaces less. Two choices suffice to spread prefixes evenly
+    /// (Mitzenmacher, The Power of Two Choices, 2001), and proxies that know nothing of each other
+    /// still choose between the same two.
+    fn prefer_unspent(
+        &self,
+        candidates: &[Candidate],
+        order: &mut [BackendIndex],
+        block_size_tokens: u32,
+    ) {
+        let [first, second, ..] = order else { return };
+        if !pick::is_tie(candidates, *second) {
+            return;
+        }
+        let spent = |index: BackendIndex| {
+            let backend = self.config.backend(index)?;
+            let capacity = backend.kv_capacity_blocks(block_size_tokens);
+            residency::load(self.store, backend.id, capacity).ok().map(|clock| clock.epoch)
+        };
+        // A store that fails leaves the order alone.
+        if let (Some(of_first), Some(of_second)) = (spent(*first), spent(*second))
+            && of_second < of_first
+        {
+            std::mem::swap(first, second);
         }
     }
 

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! cost(b) = slowness(b) * ( pending_prefill(b) + U * uncached(b)
-//!                           + R * decoding(b) + K * kv_overflow(b) )
+//!                           + R * decoding(b) + W * prefilling(b) + K * kv_overflow(b) )
 //! ```
 //!
 //! The weights were chosen in simulation, over all workloads of the fleet simulator at once; its
@@ -29,9 +29,13 @@ pub struct Weights {
     /// burst of identical prompts is computed on every backend, and caches hold more copies of
     /// fewer prefixes; from 2 on too few backends share a prompt that dominates the traffic.
     pub uncached: f64,
-    /// `R`, a request that decodes: its share of every step until the newcomer is done. Requests
-    /// that still prefill count by their tokens alone. 50 to 200 is a plateau.
-    pub running: f64,
+    /// `R`, a request that decodes: its share of every step until the newcomer is done. 50 to 200 is
+    /// a plateau.
+    pub decoding: f64,
+    /// `W`, a request that waits for its first token: it will decode, and its tokens count already.
+    /// At `R` a burst of identical prompts is computed on every backend; at 0 all of them decode
+    /// on one.
+    pub prefilling: f64,
     /// `K`, a token beyond the KV memory: the request waits until running ones have freed it, which
     /// takes about as long as computing it.
     pub kv_overflow: f64,
@@ -44,7 +48,8 @@ impl Default for Weights {
         Self {
             pending_prefill: 1.0,
             uncached: 1.5,
-            running: 100.0,
+            decoding: 100.0,
+            prefilling: 20.0,
             kv_overflow: 1.0,
             slowness: 1.0,
         }
@@ -166,7 +171,9 @@ pub fn cost(weights: &Weights, demand: &Demand, offer: &Offer) -> Cost {
     Cost {
         pending_prefill: scale * weights.pending_prefill * f64::from(load.pending_prefill_tokens),
         uncached: scale * weights.uncached * (prompt_tokens - cached).max(0.0),
-        running: scale * weights.running * f64::from(decoding),
+        running: scale
+            * (weights.decoding * f64::from(decoding)
+                + weights.prefilling * f64::from(load.prefilling)),
         kv_overflow: scale * weights.kv_overflow * overflow,
     }
 }
@@ -249,17 +256,18 @@ mod tests {
         let weights = Weights {
             pending_prefill: 1.0,
             uncached: 2.0,
-            running: 10.0,
+            decoding: 10.0,
+            prefilling: 5.0,
             kv_overflow: 4.0,
             slowness: 1.0,
         };
         let cost = super::cost(&weights, &demand, &offer);
         assert!((cost.pending_prefill - 2.0 * 500.0).abs() < 1e-9);
         assert!((cost.uncached - 2.0 * 400.0).abs() < 1e-9);
-        assert!((cost.running - 2.0 * 30.0).abs() < 1e-9);
+        assert!((cost.running - 2.0 * 35.0).abs() < 1e-9);
         // 10,000 in use, 488 new ones and the output.
         assert!((cost.kv_overflow - 2.0 * 4.0 * 488.0).abs() < 1e-9);
-        assert!((cost.total() - 2.0 * 2_882.0).abs() < 1e-9);
+        assert!((cost.total() - 2.0 * 2_887.0).abs() < 1e-9);
         let unknown =
             Offer { slowness: 1.0, resident_blocks: 1e9, kv_capacity_tokens: None, ..offer };
         let unknown = super::cost(&weights, &demand, &unknown);

@@ -106,7 +106,10 @@ impl Arm {
         match self {
             Self::Without(Term::PendingPrefill) => weights.pending_prefill = 0.0,
             Self::Without(Term::Uncached) => weights.uncached = 0.0,
-            Self::Without(Term::Running) => weights.running = 0.0,
+            Self::Without(Term::Running) => {
+                weights.decoding = 0.0;
+                weights.prefilling = 0.0;
+            }
             Self::Without(Term::KvOverflow) => weights.kv_overflow = 0.0,
             Self::Without(Term::Slowness) => weights.slowness = 0.0,
             Self::Policy(_) | Self::NoResidency | Self::Oracle => {}

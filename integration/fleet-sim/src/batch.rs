@@ -89,8 +89,8 @@ pub fn run_all(jobs: &[Job], done: &(dyn Fn(usize) + Sync)) -> Result<Vec<Figure
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
-                while let Some((index, job)) =
-                    Some(next.fetch_add(1, Ordering::Relaxed)).and_then(|at| Some((at, jobs.get(at)?)))
+                while let Some((index, job)) = Some(next.fetch_add(1, Ordering::Relaxed))
+                    .and_then(|at| Some((at, jobs.get(at)?)))
                 {
                     let result = job.run().map(|run| figures(&run, job.scenario.duration_s()));
                     if let Ok(mut results) = results.lock() {

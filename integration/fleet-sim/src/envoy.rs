@@ -148,7 +148,9 @@ impl Envoy {
             Arm::Policy(_) | Arm::Without(_) => router.route_tokenized(prompt),
         };
         let reason = decision.reason();
-        let Decision::Pick(pick) = &decision else { return Err(RouteError::NoPick(reason.label())) };
+        let Decision::Pick(pick) = &decision else {
+            return Err(RouteError::NoPick(reason.label()));
+        };
         let (backend, predicted_cached_tokens) = (pick.order[0], pick.prompt.cached_tokens);
         let downgraded = pick.downgraded;
         let (dispatched, _) = self.writer(vm_index, now).dispatch(decision);
@@ -178,12 +180,7 @@ impl Envoy {
     }
 
     fn writer(&mut self, vm: usize, now: NowMs) -> Writer<'_, MemoryStore> {
-        Writer {
-            config: &self.config,
-            store: &self.store,
-            ledger: &mut self.vms[vm].ledger,
-            now,
-        }
+        Writer { config: &self.config, store: &self.store, ledger: &mut self.vms[vm].ledger, now }
     }
 }
 

@@ -212,12 +212,7 @@ impl<'a> Fleet<'a> {
             requests: AHashMap::new(),
             in_flight: AHashMap::new(),
             next_id: 0,
-            run: Run {
-                arm: spec.arm,
-                records: Vec::new(),
-                refused: 0,
-                engines: Vec::new(),
-            },
+            run: Run { arm: spec.arm, records: Vec::new(), refused: 0, engines: Vec::new() },
         })
     }
 

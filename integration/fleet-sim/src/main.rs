@@ -1,33 +1,277 @@
-//! Thin command line.
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use warmpath_fleet::arm::Arm;
-use warmpath_fleet::fleet::{FleetSpec, run};
-use warmpath_fleet::measure::figures;
-use warmpath_fleet::scenario;
+//! Command line of the fleet simulator.
 
-fn main() {
-    let args: Vec<String> = std::env::args().collect();
-    let arms: Vec<Arm> = args[2].split(',').map(|n| Arm::named(n).expect("arm")).collect();
-    let seeds: u64 = args[3].parse().unwrap();
-    let mut jobs = vec![];
-    let ws: Vec<Option<Vec<f64>>> = std::env::var("W").map_or(vec![None], |w| w.split(' ').map(|x| Some(x.split(',').map(|y| y.parse().unwrap()).collect())).collect());
-    for s in scenario::all().unwrap() {
-        if args[1] != "all" && !args[1].split(',').any(|n| s.name.starts_with(n)) { continue; }
-        for &arm in &arms { for seed in 0..seeds { for w in &ws { jobs.push((s.clone(), arm, seed, w.clone())); } } }
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::Instant;
+
+use clap::{Args, Parser, Subcommand};
+use warmpath_engine_sim::model::Profile;
+use warmpath_fleet::arm::Arm;
+use warmpath_fleet::batch::{Job, run_all};
+use warmpath_fleet::evaluate::report::{Origin, figures_table, markdown};
+use warmpath_fleet::evaluate::{Results, checks, plot};
+use warmpath_fleet::measure::Figures;
+use warmpath_fleet::scenario;
+use warmpath_fleet::what_if::{POLICIES, Question, answer, smallest};
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// Fleets of engines behind Warmpath in virtual time.
+#[derive(Parser)]
+#[command(version)]
+struct Cli {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// List the workloads and policies.
+    List,
+    /// Simulate one workload under one or several policies.
+    Run(RunArgs),
+    /// Simulate everything, judge it and write the report.
+    Evaluate(EvaluateArgs),
+    /// Ask what other policies and fleet sizes would make of recorded traffic.
+    WhatIf(WhatIfArgs),
+}
+
+#[derive(Args)]
+struct RunArgs {
+    /// Name of the workload.
+    #[arg(long)]
+    workload: String,
+    /// Policies, separated by commas.
+    #[arg(long, value_delimiter = ',', default_value = "kv_cost")]
+    policy: Vec<String>,
+    /// Seed of everything random.
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Engines, instead of the workload's own number.
+    #[arg(long)]
+    backends: Option<usize>,
+    /// Envoys, instead of the workload's own number.
+    #[arg(long)]
+    envoys: Option<usize>,
+    /// Worker VMs in each Envoy.
+    #[arg(long)]
+    workers: Option<usize>,
+    /// Print JSON instead of a table.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args)]
+struct EvaluateArgs {
+    /// How many seeds, from 0.
+    #[arg(long, default_value_t = 5)]
+    seeds: u64,
+    /// Only workloads whose name contains this.
+    #[arg(long, default_value = "")]
+    only: String,
+    /// The report; plots go beside it, into a directory of its name.
+    #[arg(long, default_value = "docs/evaluation.md")]
+    out: PathBuf,
+}
+
+#[derive(Args)]
+struct WhatIfArgs {
+    /// JSON lines in Mooncake's format or an access log, plain or gzipped.
+    #[arg(long)]
+    trace: PathBuf,
+    /// Fleet sizes to try, separated by commas.
+    #[arg(long, value_delimiter = ',', required = true)]
+    gpus: Vec<usize>,
+    /// What one engine can do.
+    #[arg(long, default_value = "a100-8b")]
+    profile: String,
+    /// KV memory of an engine in tokens, instead of the profile's.
+    #[arg(long)]
+    kv_tokens: Option<u32>,
+    /// Wanted P99 of the time to the first token.
+    #[arg(long)]
+    ttft_goal_ms: f64,
+    /// How much faster than recorded the requests come.
+    #[arg(long, default_value_t = 1.0)]
+    speed: f64,
+    /// Seed of everything random.
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Print JSON instead of tables.
+    #[arg(long)]
+    json: bool,
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().task {
+        Task::List => list(),
+        Task::Run(args) => run(&args),
+        Task::Evaluate(args) => evaluate(&args),
+        Task::WhatIf(args) => what_if(&args),
+    };
+    match result {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
     }
-    let next = AtomicUsize::new(0);
-    let out = Mutex::new(vec![None; jobs.len()]);
-    std::thread::scope(|sc| { for _ in 0..2 { sc.spawn(|| loop {
-        let i = next.fetch_add(1, Ordering::Relaxed);
-        let Some((s, arm, seed, w)) = jobs.get(i) else { break };
-        let t = std::time::Instant::now();
-        let fleet = FleetSpec { profile: s.profile.clone(), told_kv_tokens: std::env::var("TOLD").map_or(Some(s.profile.kv_tokens), |t| match t.parse::<f64>() { Ok(f) if f > 0.0 => Some((f64::from(s.profile.kv_tokens) * f) as u32), _ => None }), backends: s.backends, slow_backends: s.slow_backends, envoys: std::env::var("ENVOYS").map_or(1, |t| t.parse().unwrap()), workers: 2, arm: *arm, seed: *seed, weights: w.as_ref().map(|w| warmpath_core::score::Weights { pending_prefill: w[0], uncached: w[1], running: w[2], kv_overflow: w[3] }) };
-        let r = run(&fleet, s.workload(*seed).unwrap().as_mut()).unwrap();
-        let f = figures(&r, s.duration_s());
-        let line = format!("{:22} {:12} {} s{seed} n={} ref={} cached={:.1}% hit={:.1}% ttft m={:.1} p50={:.1} p90={:.0} p99={:.1} XL50={:.0} tpot p50={:.1} p99={:.1} rps={:.2} cv={:.2} err={:.3} bias={:+.3} pre={} down={} {:?} [{:.1}s]",
-            s.name, arm.name(), w.as_ref().map_or(String::new(), |w| format!("{w:?}")), f.requests, f.refused, f.cached_share*100.0, f.hit_share*100.0, f.ttft.mean_ms, f.ttft.p50_ms, f.ttft.p90_ms, f.ttft.p99_ms, f.ttft_extra_large.p50_ms, f.tpot.p50_ms, f.tpot.p99_ms, f.requests_per_s, f.spread, f.prediction_error, f.prediction_bias, f.preemptions, f.downgrades, f.reasons, t.elapsed().as_secs_f64());
-        println!("{line}"); let mut o = out.lock().unwrap(); o[i] = Some(());
-    });}});
-    
+}
+
+fn list() -> Result<ExitCode, Failure> {
+    println!("workloads:");
+    for scenario in scenario::all()? {
+        println!("  {} ({} x {})", scenario.name, scenario.backends, scenario.profile.name);
+    }
+    println!("policies:");
+    for arm in Arm::ALL {
+        println!("  {}", arm.name());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn arm_named(name: &str) -> Result<Arm, Failure> {
+    Arm::named(name).ok_or_else(|| format!("no policy is called {name:?}; see `list`").into())
+}
+
+fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
+    let mut scenario = scenario::all()?
+        .into_iter()
+        .find(|scenario| scenario.name == args.workload)
+        .ok_or_else(|| format!("no workload is called {:?}; see `list`", args.workload))?;
+    scenario.backends = args.backends.unwrap_or(scenario.backends);
+    scenario.envoys = args.envoys.unwrap_or(scenario.envoys).max(1);
+    scenario.workers = args.workers.unwrap_or(scenario.workers).max(1);
+    let jobs = args
+        .policy
+        .iter()
+        .map(|name| Ok(Job { scenario: scenario.clone(), arm: arm_named(name)?, seed: args.seed }))
+        .collect::<Result<Vec<_>, Failure>>()?;
+    let figures = run_all(&jobs, &|_| {})?;
+    if args.json {
+        for (job, figures) in jobs.iter().zip(&figures) {
+            let line = serde_json::json!({
+                "workload": job.scenario.name,
+                "policy": job.arm.name(),
+                "seed": job.seed,
+                "figures": figures,
+            });
+            println!("{line}");
+        }
+    } else {
+        let rows: Vec<(&str, &[Figures])> = jobs
+            .iter()
+            .zip(&figures)
+            .map(|(job, figures)| (job.arm.name(), std::slice::from_ref(figures)))
+            .collect();
+        println!("{}", figures_table(&rows));
+        for (job, figures) in jobs.iter().zip(&figures) {
+            println!("{}: {:?}", job.arm.name(), figures.reasons);
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn evaluate(args: &EvaluateArgs) -> Result<ExitCode, Failure> {
+    let started = Instant::now();
+    let mut scenarios = scenario::all()?;
+    scenarios.retain(|scenario| scenario.name.contains(&args.only));
+    let seeds: Vec<u64> = (0..args.seeds).collect();
+    let results = Results::run(&scenarios, &seeds, &|done, all| {
+        if done % 50 == 0 || done == all {
+            eprintln!("{done} of {all} runs, {:.0} s", started.elapsed().as_secs_f64());
+        }
+    })?;
+    let groups = checks::all(&results);
+    let origin = Origin {
+        commit: output_of("git", &["rev-parse", "--short=12", "HEAD"]),
+        command: format!("warmpath-fleet evaluate --seeds {}", args.seeds),
+        machine: machine(),
+        elapsed_s: started.elapsed().as_secs_f64(),
+    };
+    let plots = args.out.with_extension("");
+    std::fs::create_dir_all(&plots)?;
+    std::fs::write(&args.out, markdown(&results, &groups, &scenarios, &origin))?;
+    plot::all(&results, &plots)?;
+    let mut unmet = 0;
+    for check in groups.iter().flat_map(|group| &group.checks) {
+        if !check.values.is_empty() && !check.is_met() {
+            unmet += 1;
+            let seed = seeds.get(check.worst()).copied().unwrap_or_default();
+            eprintln!(
+                "not met: {}: {} is {:.3?}, bound {}; replay: warmpath-fleet run --workload {} --policy kv_cost --seed {seed}",
+                check.scenario, check.what, check.values, check.bound, check.scenario,
+            );
+        }
+    }
+    println!("{} written, {unmet} bounds not met", args.out.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The first line that a program prints; "unknown" if it cannot be run.
+fn output_of(program: &str, args: &[&str]) -> String {
+    let output = Command::new(program).args(args).output();
+    let text = output.ok().filter(|output| output.status.success()).map(|output| output.stdout);
+    let text = text.map(|bytes| String::from_utf8_lossy(&bytes).trim().to_owned());
+    text.unwrap_or_else(|| "unknown".to_owned())
+}
+
+fn machine() -> String {
+    let info = std::fs::read_to_string(Path::new("/proc/cpuinfo")).unwrap_or_default();
+    let model = info.lines().find_map(|line| line.strip_prefix("model name"));
+    let model = model.map_or("unknown processor", |line| line.trim_start_matches([' ', '\t', ':']));
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    format!("{model}, {threads} threads")
+}
+
+fn what_if(args: &WhatIfArgs) -> Result<ExitCode, Failure> {
+    let mut profile = Profile::named(&args.profile)?;
+    profile.kv_tokens = args.kv_tokens.unwrap_or(profile.kv_tokens);
+    if !(args.speed.is_finite() && args.speed > 0.0) {
+        return Err("--speed must be positive".into());
+    }
+    if args.gpus.contains(&0) {
+        return Err("--gpus must be at least 1".into());
+    }
+    let question = Question {
+        trace: args.trace.clone(),
+        profile,
+        gpus: args.gpus.clone(),
+        speed: args.speed,
+        seed: args.seed,
+    };
+    let answers = answer(&question)?;
+    if args.json {
+        for answer in &answers {
+            let line = serde_json::json!({
+                "gpus": answer.gpus,
+                "policy": answer.arm.name(),
+                "meets_goal": answer.figures.ttft.p99_ms <= args.ttft_goal_ms,
+                "figures": answer.figures,
+            });
+            println!("{line}");
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    for &gpus in &args.gpus {
+        let rows: Vec<(&str, &[Figures])> = answers
+            .iter()
+            .filter(|answer| answer.gpus == gpus)
+            .map(|answer| (answer.arm.name(), std::slice::from_ref(&answer.figures)))
+            .collect();
+        println!("{gpus} GPUs\n{}\n", figures_table(&rows));
+    }
+    println!("P99 TTFT of at most {} ms is met with:", args.ttft_goal_ms);
+    for arm in POLICIES {
+        match smallest(&answers, arm, args.ttft_goal_ms) {
+            Some(gpus) => println!("  {}: {gpus} GPUs", arm.name()),
+            None => println!("  {}: none of these fleets", arm.name()),
+        }
+    }
+    if let Some(refused) =
+        answers.iter().map(|answer| answer.figures.refused).max().filter(|n| *n > 0)
+    {
+        println!("{refused} requests are longer than an engine's memory and were left out.");
+    }
+    Ok(ExitCode::SUCCESS)
 }

@@ -39,6 +39,8 @@ pub struct Figures {
     pub ttft_extra_large: Quantiles,
     /// Time of an output token after the first.
     pub tpot: Quantiles,
+    /// From arrival to the last token, routing included.
+    pub latency: Quantiles,
     /// Requests ended before the workload did, a second.
     pub requests_per_s: f64,
     /// Most backends that computed most of one burst's prompt.
@@ -63,6 +65,7 @@ pub fn figures(run: &Run, duration_s: f64) -> Figures {
     let mut ttft = Times::new();
     let mut ttft_extra_large = Times::new();
     let mut tpot = Times::new();
+    let mut latency = Times::new();
     let mut figures = Figures { refused: run.refused, ..Figures::default() };
     let (mut prompt_tokens, mut hits, mut in_time) = (0u64, 0u64, 0u64);
     let (mut error, mut bias) = (0.0, 0.0);
@@ -71,6 +74,7 @@ pub fn figures(run: &Run, duration_s: f64) -> Figures {
         let overhead_ms = run.arm.overhead_ms(done.prompt_tokens);
         let first_ms = ms(done.first_token_at) - ms(done.arrived_at) + overhead_ms;
         ttft.add(first_ms);
+        latency.add(ms(record.finished_at) - ms(done.arrived_at) + overhead_ms);
         if Class::of(done.prompt_tokens as usize) == Class::ExtraLarge {
             ttft_extra_large.add(first_ms);
         }
@@ -92,6 +96,7 @@ pub fn figures(run: &Run, duration_s: f64) -> Figures {
     figures.ttft = ttft.quantiles();
     figures.ttft_extra_large = ttft_extra_large.quantiles();
     figures.tpot = tpot.quantiles();
+    figures.latency = latency.quantiles();
     figures.requests_per_s = ratio(in_time as f64, duration_s);
     figures.prediction_error = ratio(error, prompt_tokens as f64);
     figures.prediction_bias = ratio(bias, prompt_tokens as f64);
@@ -151,6 +156,11 @@ impl Times {
 
     fn quantiles(&self) -> Quantiles {
         let at = |quantile| self.0.value_at_quantile(quantile) as f64 / 1e3;
-        Quantiles { mean_ms: self.0.mean() / 1e3, p50_ms: at(0.5), p90_ms: at(0.9), p99_ms: at(0.99) }
+        Quantiles {
+            mean_ms: self.0.mean() / 1e3,
+            p50_ms: at(0.5),
+            p90_ms: at(0.9),
+            p99_ms: at(0.99),
+        }
     }
 }

@@ -115,11 +115,14 @@ const EVICTING: StressSpec =
 /// The same questions in an open loop, at the rate at which 20 users asked them.
 const OPEN: StressSpec = StressSpec { rate_per_s: Some(8.0), ..EVICTING };
 
+const SHORT: StressSpec = StressSpec { duration_s: 900.0, ..OPEN };
+
 const CHURN: StressSpec = StressSpec {
     users: 60,
     documents: 200,
     pool: Pool::Churn { window: 24, advance: 8, every_s: 20.0, fillers: 0.1 },
     output_tokens: 400,
+    duration_s: 900.0,
     ..EVICTING
 };
 
@@ -152,7 +155,7 @@ const UNIQUE: OpenSpec = OpenSpec {
     burst_requests: 0,
     burst_tokens: 0,
     burst_every_s: 60.0,
-    duration_s: 900.0,
+    duration_s: 600.0,
 };
 
 const DOMINATED: OpenSpec = OpenSpec {
@@ -165,9 +168,38 @@ const DOMINATED: OpenSpec = OpenSpec {
 const BURST: OpenSpec =
     OpenSpec { rate_per_s: 0.0, burst_requests: 100, burst_tokens: 3_000, ..UNIQUE };
 
-/// KV memory of the residency sweep, in tokens: from a twentieth of the window of documents that is
-/// asked about to all of it on each engine.
-pub const SWEEP_KV_TOKENS: [u32; 6] = [12_000, 20_000, 30_000, 40_000, 60_000, 142_144];
+/// KV memory of the residency sweeps, in tokens: from a few percent of the documents that are asked
+/// about to all of them on each engine.
+pub const SWEEP_KV_TOKENS: [u32; 6] = [11_648, 20_000, 30_000, 40_000, 60_000, 142_144];
+
+/// A sweep over KV memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sweep {
+    /// 50 documents, 13B.
+    Fixed,
+    /// Documents that come and go, 8B.
+    Churn,
+}
+
+/// All of them.
+pub const SWEEPS: [Sweep; 2] = [Sweep::Fixed, Sweep::Churn];
+
+impl Sweep {
+    /// What names of its scenarios begin with.
+    #[must_use]
+    pub fn prefix(self) -> &'static str {
+        match self {
+            Self::Fixed => "13b-memory-",
+            Self::Churn => "8b-memory-",
+        }
+    }
+
+    /// The name of its scenario with this much memory.
+    #[must_use]
+    pub fn scenario(self, kv_tokens: u32) -> String {
+        format!("{}{kv_tokens}", self.prefix())
+    }
+}
 
 /// Numbers of Envoys of the sweep over them.
 pub const SWEEP_ENVOYS: [usize; 3] = [1, 2, 4];
@@ -203,20 +235,16 @@ pub fn all() -> Result<Vec<Scenario>, ProfileError> {
     for percent in [50, 70, 90] {
         let shared = f64::from(percent) / 100.0;
         let spec =
-            StressSpec { documents: 5, shared_documents: shared, shared_systems: shared, ..OPEN };
+            StressSpec { documents: 5, shared_documents: shared, shared_systems: shared, ..SHORT };
         all.push(Scenario::new(&format!("8b-shared-{percent}"), &p8, 8, stress(spec)));
     }
     all.push(Scenario::new("8b-dominated", &p8, 8, Traffic::Open(DOMINATED)));
     all.push(Scenario::new("8b-churn", &p8_small, 8, stress(CHURN)));
-    for kv_tokens in SWEEP_KV_TOKENS {
-        let profile = Profile { kv_tokens, ..p8.clone() };
-        let spec = StressSpec { users: 40, output_tokens: 100, duration_s: 600.0, ..CHURN };
-        all.push(Scenario::new(&format!("8b-memory-{kv_tokens}"), &profile, 8, stress(spec)));
-    }
+    all.extend(memory(&p8, &p13));
     all.extend(traces(&p8));
     let spec = StressSpec { users: 16, rate_per_s: Some(2.5), ..EVICTING };
     all.push(Scenario::new("70b-50-documents", &p70, 4, stress(spec)));
-    let spec = StressSpec { rate_per_s: Some(11.0), ..OPEN };
+    let spec = StressSpec { rate_per_s: Some(11.0), ..SHORT };
     all.push(Scenario::new("1b-50-documents", &p1, 8, stress(spec)));
     all.push(Scenario::new("8b-unique", &p8, 8, Traffic::Open(UNIQUE)));
     all.push(Scenario::new("8b-burst", &p8, 8, Traffic::Open(BURST)));
@@ -228,10 +256,26 @@ pub fn all() -> Result<Vec<Scenario>, ProfileError> {
     Ok(all)
 }
 
+fn memory(p8: &Profile, p13: &Profile) -> Vec<Scenario> {
+    let mut all = Vec::new();
+    for kv_tokens in SWEEP_KV_TOKENS {
+        for sweep in SWEEPS {
+            let (profile, spec) = match sweep {
+                Sweep::Fixed => (p13, EVICTING),
+                Sweep::Churn => (p8, StressSpec { users: 40, output_tokens: 100, ..CHURN }),
+            };
+            let profile = Profile { kv_tokens, ..profile.clone() };
+            let traffic = Traffic::Stress(StressSpec { duration_s: 600.0, ..spec });
+            all.push(Scenario::new(&sweep.scenario(kv_tokens), &profile, 8, traffic));
+        }
+    }
+    all
+}
+
 /// The committed traces, on fleets of three sizes, each with the same load a backend.
 fn traces(profile: &Profile) -> Vec<Scenario> {
     let mut all = Vec::new();
-    for (trace, length_s) in [("conversation", 1_872.0), ("synthetic", 1_022.0)] {
+    for (trace, length_s) in [("conversation", 1_872.1), ("synthetic", 1_022.1)] {
         for backends in [4, 8, 16] {
             let speed = f64::from(backends) / 8.0;
             let traffic = Traffic::Trace {
@@ -250,13 +294,10 @@ fn traces(profile: &Profile) -> Vec<Scenario> {
 /// What the core is not told, or told wrongly.
 fn variations(p8: &Profile, p8_small: &Profile, p13: &Profile) -> Vec<Scenario> {
     let unique = Traffic::Open(OpenSpec { rate_per_s: 6.0, ..UNIQUE });
-    let churn = Traffic::Stress(StressSpec { users: 40, duration_s: 900.0, ..CHURN });
+    let churn = Traffic::Stress(StressSpec { users: 40, ..CHURN });
     let evicting = Traffic::Stress(StressSpec { users: 20, duration_s: 900.0, ..EVICTING });
     let mut all = vec![
-        Scenario {
-            slow_backends: 4,
-            ..Scenario::new("8b-uneven-unique", p8, 8, unique)
-        },
+        Scenario { slow_backends: 4, ..Scenario::new("8b-uneven-unique", p8, 8, unique) },
         Scenario {
             slow_backends: 4,
             ..Scenario::new("8b-uneven-churn", p8_small, 8, churn.clone())

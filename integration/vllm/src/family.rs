@@ -6,10 +6,16 @@ use serde_json::Value;
 use warmpath_harness::paths::repository;
 use warmpath_pack::{ModelFiles, pack};
 
+/// A path within the repository.
+#[must_use]
+pub fn repository_file(path: &str) -> PathBuf {
+    repository().join(path)
+}
+
 /// Where the recorded vectors are.
 #[must_use]
 pub fn vectors() -> PathBuf {
-    repository().join("integration/vectors/vllm")
+    repository_file("integration/vectors/vllm")
 }
 
 /// Reads a file of the repository as text.

@@ -70,7 +70,9 @@ fn check(family: &str) {
         let text = chat["messages"].as_array().and_then(|it| it.last()).map(|it| &it["content"]);
         let ours = match kind.as_str() {
             "chat" => ids(&model, Api::ChatCompletions, chat),
-            "text" => ids(&model, Api::Completions, &json!({"prompt": text, "add_special_tokens": false})),
+            "text" => {
+                ids(&model, Api::Completions, &json!({"prompt": text, "add_special_tokens": false}))
+            }
             _ => ids(&model, Api::Completions, &json!({"prompt": text})),
         };
         match (&ours, count, expected) {

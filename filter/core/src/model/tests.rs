@@ -1,63 +1,17 @@
 use std::fmt::Write as _;
 
 use serde_json::{Value, json};
-use warmpath_bundle::{BundleSource, SpecialTokens, write};
 
 use super::*;
 use crate::request::{Api, parse};
 
+#[path = "../../tests/support/model.rs"]
+mod support;
+
 const NOW: NowMs = NowMs(1_750_000_000_000);
 
-/// A tokenizer of single bytes; added tokens follow, and `<s>` goes before texts that ask for it.
-fn tokenizer_json(added: &[&str]) -> String {
-    let mut vocab = serde_json::Map::new();
-    let plain = |byte: u8| matches!(byte, 33..=126 | 161..=172 | 174..=255);
-    let mut shifted = 0_u32;
-    for byte in 0..=255_u8 {
-        let shown = if plain(byte) {
-            char::from(byte)
-        } else {
-            shifted += 1;
-            char::from_u32(255 + shifted).unwrap()
-        };
-        vocab.insert(shown.to_string(), u32::from(byte).into());
-    }
-    let added: Vec<Value> = added
-        .iter()
-        .enumerate()
-        .map(|(index, content)| {
-            json!({"id": 256 + index, "content": content, "single_word": false, "lstrip": false,
-                "rstrip": false, "normalized": false, "special": true})
-        })
-        .collect();
-    json!({
-        "version": "1.0", "truncation": null, "padding": null, "added_tokens": added,
-        "normalizer": null, "decoder": {"type": "ByteLevel"},
-        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true,
-            "use_regex": false},
-        "post_processor": {"type": "TemplateProcessing",
-            "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}},
-                {"Sequence": {"id": "A", "type_id": 0}}],
-            "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
-            "special_tokens": {"<s>": {"id": "<s>", "ids": [256], "tokens": ["<s>"]}}},
-        "model": {"type": "BPE", "dropout": null, "unk_token": null,
-            "continuing_subword_prefix": null, "end_of_word_suffix": null, "fuse_unk": false,
-            "byte_fallback": false, "ignore_merges": false, "vocab": vocab, "merges": []},
-    })
-    .to_string()
-}
-
 fn model(template: &str) -> Model {
-    let templates = [("default".to_owned(), template.to_owned())];
-    let templates = if template.is_empty() { &[][..] } else { &templates };
-    let bundle = write(&BundleSource {
-        name: "m",
-        tokenizer_json: &tokenizer_json(&["<s>", "</s>", "<|image_pad|>", "<audio>"]),
-        templates,
-        special: &SpecialTokens { bos_token: Some("<s>".to_owned()), ..SpecialTokens::default() },
-    })
-    .expect("packs");
-    Model::from_bundle(bundle, 7).expect("loads")
+    Model::from_bundle(support::bundle(template), 7).expect("loads")
 }
 
 fn prompt_of(model: &Model, api: Api, body: &Value) -> Result<Prompt, PromptError> {
@@ -69,12 +23,9 @@ fn prompt_of(model: &Model, api: Api, body: &Value) -> Result<Prompt, PromptErro
 fn shown(model: &Model, api: Api, body: &Value) -> String {
     let mut text = String::new();
     for token in prompt_of(model, api, body).expect("a prompt").tokens {
-        match token {
-            256 => text.push_str("<s>"),
-            257 => text.push_str("</s>"),
-            258 => text.push_str("<|image_pad|>"),
-            259 => text.push_str("<audio>"),
-            byte => write!(text, "{}", char::from(u8::try_from(byte).expect("a byte"))).unwrap(),
+        match token.checked_sub(256) {
+            Some(added) => text.push_str(support::ADDED[added as usize]),
+            None => write!(text, "{}", char::from(token as u8)).unwrap(),
         }
     }
     text

@@ -335,22 +335,26 @@ impl<'a> Reader<'a> {
 
     fn string(&mut self) -> Result<Text<'a>, RequestError> {
         self.expect(b'"')?;
-        let start = self.at;
+        let rest = self.rest();
+        let mut length = 0;
         let mut is_escaped = false;
         loop {
-            self.at += plain_bytes(self.rest());
-            match self.peek() {
+            let tail = rest.get(length..).unwrap_or_default();
+            let plain = plain_bytes(tail);
+            length += plain;
+            match tail.get(plain) {
                 Some(b'"') => break,
                 Some(b'\\') => {
                     is_escaped = true;
-                    self.at += escape_bytes(self.rest()).ok_or(RequestError::NotJson)?;
+                    let escape = tail.get(plain..).unwrap_or_default();
+                    length += escape_bytes(escape).ok_or(RequestError::NotJson)?;
                 }
                 // A control character, or the end.
                 _ => return Err(RequestError::NotJson),
             }
         }
-        let raw = self.text.get(start..self.at).ok_or(RequestError::NotJson)?;
-        self.at += 1;
+        let raw = self.text.get(self.at..self.at + length).ok_or(RequestError::NotJson)?;
+        self.at += length + 1;
         Ok(Text { raw, is_escaped })
     }
 }
@@ -393,38 +397,46 @@ fn ends_plain(word: u64) -> u64 {
 /// Passes the characters that `raw` stands for to `sink`, run by run.
 fn unescape_to(raw: &str, mut sink: impl FnMut(&str)) -> Result<(), RequestError> {
     let mut rest = raw;
-    while let Some((plain, escape)) = rest.split_once('\\') {
+    loop {
+        // Nothing but a backslash ends a run inside a string that was read.
+        let (plain, escape) =
+            rest.split_at_checked(plain_bytes(rest.as_bytes())).ok_or(RequestError::NotJson)?;
         sink(plain);
-        let first = escape.chars().next().ok_or(RequestError::NotJson)?;
-        let (unescaped, used_bytes) = match first {
-            'b' => ('\u{8}', 1),
-            'f' => ('\u{c}', 1),
-            'n' => ('\n', 1),
-            'r' => ('\r', 1),
-            't' => ('\t', 1),
-            'u' => unicode_escape(escape)?,
-            other => (other, other.len_utf8()),
+        let unescaped = match escape.as_bytes().get(1) {
+            None => return Ok(()),
+            Some(b'n') => "\n",
+            Some(b'"') => "\"",
+            Some(b'\\') => "\\",
+            Some(b'/') => "/",
+            Some(b't') => "\t",
+            Some(b'r') => "\r",
+            Some(b'b') => "\u{8}",
+            Some(b'f') => "\u{c}",
+            Some(_) => {
+                let (unescaped, used_bytes) = unicode_escape(escape)?;
+                sink(unescaped.encode_utf8(&mut [0; 4]));
+                rest = escape.get(used_bytes..).unwrap_or_default();
+                continue;
+            }
         };
-        sink(unescaped.encode_utf8(&mut [0; 4]));
-        rest = escape.get(used_bytes..).unwrap_or_default();
+        sink(unescaped);
+        rest = escape.get(2..).unwrap_or_default();
     }
-    sink(rest);
-    Ok(())
 }
 
-/// The character at the start of `escape`, which begins after a backslash, and the bytes it takes.
+/// The character at the start of `escape`, which begins with `\u`, and the bytes it takes.
 fn unicode_escape(escape: &str) -> Result<(char, usize), RequestError> {
-    let high = hex(escape, 1)?;
+    let high = hex(escape, 2)?;
     if let Some(plain) = char::from_u32(high) {
-        return Ok((plain, 5));
+        return Ok((plain, 6));
     }
-    let low = match (high, escape.get(5..7)) {
-        (0xd800..=0xdbff, Some("\\u")) => hex(escape, 7)?,
+    let low = match (high, escape.get(6..8)) {
+        (0xd800..=0xdbff, Some("\\u")) => hex(escape, 8)?,
         _ => return Err(RequestError::LoneSurrogate),
     };
     let joined = low.checked_sub(0xdc00).filter(|low| *low < 0x400);
     let joined = joined.and_then(|low| char::from_u32(0x1_0000 + ((high - 0xd800) << 10) + low));
-    joined.map(|plain| (plain, 11)).ok_or(RequestError::LoneSurrogate)
+    joined.map(|plain| (plain, 12)).ok_or(RequestError::LoneSurrogate)
 }
 
 fn hex(text: &str, at: usize) -> Result<u32, RequestError> {

@@ -315,6 +315,27 @@ fn the_fuzz_target_takes_every_api() {
     }
 }
 
+#[test]
+fn every_cut_of_a_good_body_ends_well() {
+    let bodies = [
+        r#"{"messages":[{"role":"system","content":"é😀"},{"role":"user","content":[{"type":"text",
+            "text":"a"},{"type":"image_url","image_url":{"url":"data:,x"}}]},{"role":"assistant",
+            "tool_calls":[{"id":"i","type":"function","function":{"name":"f","arguments":
+            "{\"a\":1}"}}]}],"tools":[{"type":"function","function":{"name":"f"}}],"n":1e-3}"#,
+        r#"{"model":"m","input":[{"type":"reasoning","summary":[]},{"role":"user","content":"x"}],
+            "prompt":[[1,2],[3]],"text":["a"],"token_ids":[1]}"#,
+    ];
+    for body in bodies {
+        for end in 0..=body.len() {
+            for api in 0..Api::ALL.len() {
+                let mut data = vec![api as u8];
+                data.extend_from_slice(&body.as_bytes()[..end]);
+                fuzz_request(&data);
+            }
+        }
+    }
+}
+
 mod random {
     use proptest::prelude::*;
 

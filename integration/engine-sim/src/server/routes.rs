@@ -38,8 +38,16 @@ pub(super) fn router(engine: EngineHandle) -> Router {
         .route("/metrics", get(metrics))
         .route("/reset_prefix_cache", post(reset_prefix_cache))
         .merge(sim_routes::router())
+        .fallback(unknown)
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .with_state(engine)
+}
+
+/// Reads the body before it says no: a connection closed with a body on its way may take the answer
+/// with it.
+async fn unknown(body: BodyResult) -> StatusCode {
+    drop(body);
+    StatusCode::NOT_FOUND
 }
 
 type BodyResult = Result<Bytes, BytesRejection>;

@@ -13,7 +13,7 @@ use warmpath_core::config::Policy;
 use crate::arm::{Arm, Term};
 use crate::batch::{self, Job, JobError};
 use crate::measure::Figures;
-use crate::scenario::Scenario;
+use crate::scenario::{SWEEPS, Scenario};
 
 /// The product and what it is held against in every scenario.
 pub const MAIN: [Arm; 6] = [
@@ -58,10 +58,9 @@ pub fn arms(scenario: &Scenario) -> Vec<Arm> {
     let name = scenario.name.as_str();
     let least_request = Arm::Policy(Policy::LeastRequest);
     let product = Arm::Policy(Policy::KvCost);
-    let mut arms = if name.starts_with("8b-memory") {
+    let is_sweep = SWEEPS.iter().any(|sweep| name.starts_with(sweep.prefix()));
+    let mut arms = if is_sweep || name.starts_with("8b-uneven") {
         vec![least_request, Arm::NoResidency, product]
-    } else if name.starts_with("8b-uneven") {
-        vec![least_request, product, Arm::Without(Term::Slowness)]
     } else if name.starts_with("13b-told") || name.ends_with("-envoys") {
         vec![least_request, product]
     } else {
@@ -96,9 +95,11 @@ impl Results {
         let mut jobs = Vec::new();
         for scenario in scenarios {
             for arm in arms(scenario) {
-                jobs.extend(
-                    seeds.iter().map(|&seed| Job { scenario: scenario.clone(), arm, seed }),
-                );
+                jobs.extend(seeds.iter().map(|&seed| Job {
+                    scenario: scenario.clone(),
+                    arm,
+                    seed,
+                }));
             }
         }
         let figures = batch::run_all(&jobs, &|count| done(count, jobs.len()))?;

@@ -6,10 +6,10 @@ use comfy_table::{CellAlignment, Table, presets};
 use warmpath_core::config::Policy;
 
 use super::checks::{Check, Group, Sense};
-use super::{ABLATED, ABLATIONS, Results, arms, mean};
+use super::{ABLATED, ABLATIONS, Figure, Results, arms, mean};
 use crate::arm::Arm;
 use crate::measure::Figures;
-use crate::scenario::{SWEEP_ENVOYS, SWEEP_KV_TOKENS, Scenario};
+use crate::scenario::{SWEEP_ENVOYS, SWEEP_KV_TOKENS, SWEEPS, Scenario, Sweep};
 
 /// What a report says of how it came about.
 #[derive(Clone, Debug)]
@@ -77,7 +77,8 @@ pub fn markdown(
 }
 
 fn is_sweep(name: &str) -> bool {
-    name.starts_with("8b-memory") || name.starts_with("13b-told") || name.ends_with("-envoys")
+    let is_memory = SWEEPS.iter().any(|sweep| name.starts_with(sweep.prefix()));
+    is_memory || name.starts_with("13b-told") || name.ends_with("-envoys")
 }
 
 fn table(header: &[&str]) -> Table {
@@ -188,37 +189,25 @@ pub fn figures_table(rows: &[(&str, &[Figures])]) -> String {
     table.to_string()
 }
 
-/// Each term of the score off in turn: P99 TTFT over the whole score's.
+/// Each term of the score off in turn, and residency.
 fn ablations(results: &Results) -> String {
-    let product = Arm::Policy(Policy::KvCost);
     let mut header = vec!["without"];
     header.extend(ABLATED);
     let mut ttft = table(&header);
     let mut cached = table(&header);
-    let rows = ABLATIONS.into_iter().chain([Arm::NoResidency]);
-    for arm in rows {
-        let ratio = |name: &&str| {
-            let of = |arm| results.mean(name, arm, |figures| figures.ttft.p99_ms);
-            format!("{:+.0}%", 100.0 * (of(arm) / of(product) - 1.0))
-        };
-        let points = |name: &&str| {
-            let of = |arm| results.mean(name, arm, |figures| figures.cached_share);
-            format!("{:+.1}", 100.0 * (of(arm) - of(product)))
-        };
-        let name = arm.name().trim_start_matches("without_").trim_start_matches("no_");
-        let row = |cell: &dyn Fn(&&str) -> String| {
-            std::iter::once(name.to_owned()).chain(ABLATED.iter().map(cell)).collect::<Vec<_>>()
-        };
-        if results.of("8b-uneven-unique", arm).is_empty() {
-            let measured = |cell: &dyn Fn(&&str) -> String, name: &&str| {
-                if results.of(name, arm).is_empty() { "-".to_owned() } else { cell(name) }
-            };
-            ttft.add_row(row(&|name| measured(&ratio, name)));
-            cached.add_row(row(&|name| measured(&points, name)));
-        } else {
-            ttft.add_row(row(&ratio));
-            cached.add_row(row(&points));
+    for arm in ABLATIONS.into_iter().chain([Arm::NoResidency]) {
+        let mut ttft_row = vec![arm.name().to_owned()];
+        let mut cached_row = ttft_row.clone();
+        for scenario in ABLATED {
+            let without = |figure| results.mean(scenario, arm, figure);
+            let whole = |figure| results.mean(scenario, Arm::Policy(Policy::KvCost), figure);
+            let p99: Figure = |figures| figures.ttft.p99_ms;
+            let share: Figure = |figures| 100.0 * figures.cached_share;
+            ttft_row.push(format!("{:+.0}%", 100.0 * (without(p99) / whole(p99) - 1.0)));
+            cached_row.push(format!("{:+.1}", without(share) - whole(share)));
         }
+        ttft.add_row(ttft_row);
+        cached.add_row(cached_row);
     }
     format!(
         "\n## What each term buys\n\nP99 TTFT without it, against the whole score:\n\n{ttft}\n\n\
@@ -226,7 +215,7 @@ fn ablations(results: &Results) -> String {
     )
 }
 
-fn sweeps(results: &Results) -> String {
+fn memory_table(results: &Results, sweep: Sweep) -> Table {
     let product = Arm::Policy(Policy::KvCost);
     let least_request = Arm::Policy(Policy::LeastRequest);
     let mut memory = table(&[
@@ -241,11 +230,10 @@ fn sweeps(results: &Results) -> String {
         "downgrades %",
     ]);
     for kv_tokens in SWEEP_KV_TOKENS {
-        let name = format!("8b-memory-{kv_tokens}");
+        let name = sweep.scenario(kv_tokens);
         let p99 = |arm| number(results.mean(&name, arm, |f| f.ttft.p99_ms));
         let p50 = |arm| number(results.mean(&name, arm, |f| f.ttft.p50_ms));
-        let cached =
-            |arm| format!("{:.1}", 100.0 * results.mean(&name, arm, |f| f.cached_share));
+        let cached = |arm| format!("{:.1}", 100.0 * results.mean(&name, arm, |f| f.cached_share));
         let downgrades: fn(&Figures) -> f64 = |f| 100.0 * f.downgrades as f64 / f.requests as f64;
         memory.add_row([
             kv_tokens.to_string(),
@@ -259,6 +247,14 @@ fn sweeps(results: &Results) -> String {
             format!("{:.1}", results.mean(&name, product, downgrades)),
         ]);
     }
+    memory
+}
+
+fn sweeps(results: &Results) -> String {
+    let product = Arm::Policy(Policy::KvCost);
+    let least_request = Arm::Policy(Policy::LeastRequest);
+    let fixed = memory_table(results, Sweep::Fixed);
+    let churn = memory_table(results, Sweep::Churn);
     let mut told = table(&["told", "cached %", "P99 ms", "predicted off %"]);
     for name in ["13b-told-half", "13b-told-double", "13b-told-nothing"] {
         told.add_row([
@@ -268,7 +264,8 @@ fn sweeps(results: &Results) -> String {
             format!("{:.1}", 100.0 * results.mean(name, product, |f| f.prediction_error)),
         ]);
     }
-    let mut envoys = table(&["Envoys", "cached %", "P99 ms", "predicted off %", "least_request P99"]);
+    let mut envoys =
+        table(&["Envoys", "cached %", "P99 ms", "predicted off %", "least_request P99"]);
     for count in SWEEP_ENVOYS {
         let name = format!("8b-churn-{count}-envoys");
         envoys.add_row([
@@ -281,7 +278,9 @@ fn sweeps(results: &Results) -> String {
     }
     format!(
         "\n## Memory against the documents asked about\n\n![Residency](evaluation/memory.svg)\n\n\
-         ![Downgrades](evaluation/downgrades.svg)\n\n{memory}\n\n\
+         ![Downgrades](evaluation/downgrades.svg)\n\n\
+         50 documents, 13B, 20 users:\n\n{fixed}\n\n\
+         Documents that come and go, 8B, 40 users:\n\n{churn}\n\n\
          ## A capacity that is wrong or unknown\n\n{told}\n\n\
          ## Several Envoys that tell each other nothing\n\n{envoys}\n"
     )

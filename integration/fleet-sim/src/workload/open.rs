@@ -126,7 +126,11 @@ impl Workload for Open {
 }
 
 /// The times of a Poisson process up to `duration_s`; none for a rate of 0.
-pub(super) fn poisson_times(rate_per_s: f64, duration_s: f64, rng: &mut ChaCha8Rng) -> Vec<SimTime> {
+pub(super) fn poisson_times(
+    rate_per_s: f64,
+    duration_s: f64,
+    rng: &mut ChaCha8Rng,
+) -> Vec<SimTime> {
     let mut times = Vec::new();
     let Ok(gap) = Exp::new(rate_per_s) else { return times };
     let mut at_s = gap.sample(rng);

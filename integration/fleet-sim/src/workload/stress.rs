@@ -40,7 +40,7 @@ pub enum Pool {
         advance: u64,
         /// How often it moves, in seconds.
         every_s: f64,
-        /// Share of requests that are fillers: a text of [`FILLER_TOKENS`] that nobody sends again.
+        /// Share of requests that are fillers: a text that nobody sends again.
         fillers: f64,
     },
 }
@@ -120,7 +120,9 @@ impl Stress {
 impl Workload for Stress {
     fn start(&mut self) -> Vec<Arrival> {
         let Some(rate_per_s) = self.spec.rate_per_s else {
-            return (0..self.spec.users).filter_map(|user| self.next(user, SimTime::ZERO)).collect();
+            return (0..self.spec.users)
+                .filter_map(|user| self.next(user, SimTime::ZERO))
+                .collect();
         };
         let mut rng = ChaCha8Rng::seed_from_u64(mix(self.seed));
         let times = poisson_times(rate_per_s, self.spec.duration_s, &mut rng);

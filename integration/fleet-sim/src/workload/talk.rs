@@ -68,7 +68,10 @@ impl Talk {
         let rng = &mut conversation.rng;
         pieces.push(Piece::Text { id: rng.random(), tokens: pick(rng, self.spec.added_tokens) });
         let output_tokens = pick(rng, self.spec.output_tokens);
-        Some(Arrival { at, request: Request { user, pieces, output_tokens, output_tokens_max: None } })
+        Some(Arrival {
+            at,
+            request: Request { user, pieces, output_tokens, output_tokens_max: None },
+        })
     }
 }
 

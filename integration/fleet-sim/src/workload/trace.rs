@@ -226,7 +226,8 @@ fn rfc3339_ms(text: &str) -> Option<f64> {
     let (year, month, day) = (number(0, 4)?, number(5, 7)?, number(8, 10)?);
     let (hour, minute) = (number(11, 13)?, number(14, 16)?);
     let separators = [(4, '-'), (7, '-'), (13, ':'), (16, ':')];
-    let has = |&(at, sign): &(usize, char)| text.get(at..).is_some_and(|rest| rest.starts_with(sign));
+    let has =
+        |&(at, sign): &(usize, char)| text.get(at..).is_some_and(|rest| rest.starts_with(sign));
     let well_formed = separators.iter().all(has);
     if !well_formed || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
         return None;
@@ -239,7 +240,8 @@ fn rfc3339_ms(text: &str) -> Option<f64> {
         0
     } else {
         let sign = if offset.starts_with('-') { -1 } else { 1 };
-        sign * (offset.get(1..3)?.parse::<i64>().ok()? * 60 + offset.get(4..6)?.parse::<i64>().ok()?)
+        sign * (offset.get(1..3)?.parse::<i64>().ok()? * 60
+            + offset.get(4..6)?.parse::<i64>().ok()?)
     };
     // Days of the civil calendar since 1970 (Hinnant's algorithm), years beginning in March.
     let year = if month <= 2 { year - 1 } else { year };
@@ -291,7 +293,8 @@ mod tests {
     use super::*;
 
     fn file(name: &str, text: &str) -> std::path::PathBuf {
-        let path = std::env::temp_dir().join(format!("warmpath-trace-{}-{name}", std::process::id()));
+        let path =
+            std::env::temp_dir().join(format!("warmpath-trace-{}-{name}", std::process::id()));
         std::fs::write(&path, text).unwrap();
         path
     }
@@ -372,7 +375,8 @@ mod tests {
         assert_eq!(rfc3339_ms("1970-01-01T00:00:00Z"), Some(0.0));
         assert_eq!(rfc3339_ms("2024-02-29T12:30:15.250Z"), Some(1_709_209_815_250.0));
         assert_eq!(rfc3339_ms("2024-02-29T12:30:15.250-02:30"), Some(1_709_218_815_250.0));
-        for bad in ["", "2024-02-29", "2024-13-01T00:00:00Z", "2024-02-29T12:30:15", "2024-02-29 é"] {
+        for bad in ["", "2024-02-29", "2024-13-01T00:00:00Z", "2024-02-29T12:30:15", "2024-02-29 é"]
+        {
             assert_eq!(rfc3339_ms(bad), None, "{bad}");
         }
     }

@@ -1,0 +1,146 @@
+//! Requests through Envoy and the filter to a real vLLM: our token counts against the engine's
+//! `usage`, and predicted cached tokens against those that the engine had.
+//!
+//! Needs vLLM, so it runs only when asked for: `make e2e-vllm`. `WARMPATH_VLLM_FAMILIES` names the
+//! families, separated by commas; else it is one.
+
+use serde_json::{Value, json};
+use warmpath_harness::envoy::Stats;
+use warmpath_harness::http::{HttpAnswer, HttpClient};
+use warmpath_harness::{EnvoyOptions, EnvoyProcess, FilterOptions, Variant, paths};
+use warmpath_vllm::engine::Engine;
+use warmpath_vllm::family::{bundle, repository_file};
+use warmpath_vllm::workload::{Ask, requests};
+
+const REQUESTS: usize = 200;
+const SEED: u64 = 20_250_611;
+
+/// What an engine says of one request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Usage {
+    prompt_tokens: u64,
+    cached_tokens: u64,
+}
+
+/// The usage of an answer, in whichever API's form; the last one of a stream.
+fn usage(answer: &HttpAnswer) -> Option<Usage> {
+    let text = answer.text();
+    let events = text.lines().filter_map(|line| line.strip_prefix("data: "));
+    let mut values: Vec<Value> =
+        events.filter_map(|data| serde_json::from_str(data).ok()).collect();
+    if values.is_empty() {
+        values.push(answer.json());
+    }
+    values.iter().rev().find_map(|value| {
+        let usage = &value["usage"];
+        if let Some(prompt_tokens) = usage["prompt_tokens"].as_u64() {
+            let cached_tokens = usage["prompt_tokens_details"]["cached_tokens"].as_u64();
+            return Some(Usage { prompt_tokens, cached_tokens: cached_tokens.unwrap_or(0) });
+        }
+        let input_tokens = usage["input_tokens"].as_u64()?;
+        if let Some(cached_tokens) = usage["input_tokens_details"]["cached_tokens"].as_u64() {
+            return Some(Usage { prompt_tokens: input_tokens, cached_tokens });
+        }
+        // Anthropic counts apart what was read from the cache and what was written to it.
+        let cached_tokens = usage["cache_read_input_tokens"].as_u64().unwrap_or(0);
+        let stored_tokens = usage["cache_creation_input_tokens"].as_u64().unwrap_or(0);
+        let prompt_tokens = input_tokens + cached_tokens + stored_tokens;
+        Some(Usage { prompt_tokens, cached_tokens })
+    })
+}
+
+/// The sum of the filter's counters whose name has `part`.
+fn counted(stats: &Stats, part: &str) -> u64 {
+    stats.iter().filter(|(name, _)| name.contains(part)).map(|(_, value)| value).sum()
+}
+
+async fn front(family: &str, engine: &Engine, dir: &std::path::Path) -> EnvoyProcess {
+    let bundle = bundle(family).unwrap_or_else(|missing| panic!("fetch {}", missing.display()));
+    let file = dir.join(format!("{family}.wpb"));
+    std::fs::write(&file, bundle).expect("writes the bundle");
+    let filter = FilterOptions {
+        wasm: paths::wasm().expect("the filter"),
+        bundle: Some(file),
+        policy: "kv_cost".to_owned(),
+        config_patch: json!({
+            "kv_capacity_tokens": 1 << 22,
+            "models": [{
+                "name": family,
+                "block_size_tokens": 32,
+                "bundle": {"cluster": "warmpath_internal", "path": "/_warmpath/bundles/demo.wpb"},
+            }],
+        }),
+    };
+    let options = EnvoyOptions::with_filter(Variant::OverrideHost, &[engine.address()], filter);
+    let envoy = EnvoyProcess::start(&options).await.expect("Envoy");
+    let is_loaded = |stats: &Stats| counted(stats, "warmpath_bundles_loaded") >= 2;
+    let timeout = std::time::Duration::from_secs(60);
+    envoy.wait_for_stats("a bundle in each worker", timeout, is_loaded).await.expect("loads");
+    envoy
+}
+
+/// One request's numbers, ours and the engine's.
+#[derive(Debug)]
+struct Compared {
+    path: &'static str,
+    ours: Usage,
+    theirs: Usage,
+}
+
+async fn compare(envoy: &EnvoyProcess, ask: &Ask, before: &mut Stats) -> Compared {
+    let client = HttpClient::new();
+    let answer = client.post_json(envoy.public(), ask.path, &ask.body).await.expect("an answer");
+    assert_eq!(answer.status, 200, "{} {}\n{}", ask.path, ask.body, answer.text());
+    let theirs = usage(&answer).unwrap_or_else(|| panic!("no usage in {}", answer.text()));
+    let after = envoy.stats().await.expect("statistics");
+    let grown = |part: &str| counted(&after, part) - counted(before, part);
+    let ours = Usage {
+        prompt_tokens: grown("warmpath_prompt_tokens_total"),
+        cached_tokens: grown("warmpath_predicted_cached_tokens_total"),
+    };
+    *before = after;
+    Compared { path: ask.path, ours, theirs }
+}
+
+async fn check(family: &str) {
+    let dir = repository_file(".cache/vllm-e2e");
+    std::fs::create_dir_all(&dir).expect("a folder for logs");
+    let engine = Engine::start(family, &dir.join(format!("{family}.log"))).await;
+    let envoy = front(family, &engine, &dir).await;
+    let mut before = envoy.stats().await.expect("statistics");
+    let mut all = Vec::new();
+    for ask in requests(family, SEED, REQUESTS) {
+        all.push(compare(&envoy, &ask, &mut before).await);
+    }
+    let read = counted(&before, "reason.prefix_hit") + counted(&before, "reason.prefix_miss");
+    let lengths = all.iter().filter(|it| it.ours.prompt_tokens == it.theirs.prompt_tokens).count();
+    let hits = all.iter().filter(|it| it.ours.cached_tokens == it.theirs.cached_tokens).count();
+    let cached: u64 = all.iter().map(|it| it.theirs.cached_tokens).sum();
+    let total: u64 = all.iter().map(|it| it.theirs.prompt_tokens).sum();
+    for (number, it) in all.iter().enumerate() {
+        if it.ours != it.theirs {
+            println!("request {number} {}: ours {:?}, theirs {:?}", it.path, it.ours, it.theirs);
+        }
+    }
+    println!(
+        "{family}: {lengths} of {REQUESTS} prompts of equal length, {hits} of equal cached tokens; \
+         the engine had {cached} of {total} tokens cached"
+    );
+    assert_eq!(read, REQUESTS as u64, "{family}: requests whose prompt was not read");
+    assert_eq!(lengths, REQUESTS, "{family}: prompts of another length");
+    assert!(hits * 100 >= REQUESTS * 95, "{family}: {hits} of {REQUESTS} predictions right");
+    // What the filter itself makes of the answers.
+    let disagreements = counted(&before, "warmpath_parity_disagreements_total");
+    let agreements = counted(&before, "warmpath_parity_agreements_total");
+    assert_eq!((disagreements, agreements), (0, REQUESTS as u64), "{family}: the filter's verdict");
+    assert!(cached * 4 > total, "{family}: too little is cached to prove anything");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a real vLLM: make e2e-vllm"]
+async fn counts_and_predictions_are_the_engines() {
+    let families = std::env::var("WARMPATH_VLLM_FAMILIES").unwrap_or_else(|_| "qwen3".to_owned());
+    for family in families.split(',') {
+        check(family).await;
+    }
+}
