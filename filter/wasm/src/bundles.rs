@@ -113,7 +113,7 @@ impl Bundles {
             return None;
         }
         let bytes = host::callout_body(body_bytes).unwrap_or_default();
-        let started_us = host::now_us();
+        let started = host::Instant::now();
         match Model::from_bundle(bytes, vm.draw().0) {
             Ok(model) => {
                 wanted.state = State::Loaded;
@@ -122,7 +122,7 @@ impl Bundles {
                 log::info!(
                     "warmpath: bundle {} of {body_bytes} bytes loaded in {} us, memory {} bytes",
                     wanted.source.path,
-                    host::now_us().saturating_sub(started_us),
+                    host::Instant::now().since_us(started),
                     host::memory_bytes(),
                 );
                 let model = Rc::new(model);

@@ -49,19 +49,31 @@ impl SharedStore for HostStore {
     }
 }
 
+/// A moment by the host's wall clock.
+#[derive(Clone, Copy, Debug)]
+pub struct Instant(Duration);
+
+impl Instant {
+    /// This moment.
+    pub fn now() -> Self {
+        let time = hostcalls::get_current_time().unwrap_or(SystemTime::UNIX_EPOCH);
+        Self(time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default())
+    }
+
+    /// As the core has it.
+    pub fn ms(self) -> NowMs {
+        NowMs(self.0.as_millis().try_into().unwrap_or(u64::MAX))
+    }
+
+    /// Microseconds from `earlier` to here; 0 when the clock was set back.
+    pub fn since_us(self, earlier: Self) -> u64 {
+        self.0.saturating_sub(earlier.0).as_micros().try_into().unwrap_or(u64::MAX)
+    }
+}
+
 /// The host's wall clock.
 pub fn now() -> NowMs {
-    NowMs(since_epoch().as_millis().try_into().unwrap_or(u64::MAX))
-}
-
-/// The host's wall clock in microseconds, for measuring.
-pub fn now_us() -> u64 {
-    since_epoch().as_micros().try_into().unwrap_or(u64::MAX)
-}
-
-fn since_epoch() -> Duration {
-    let time = hostcalls::get_current_time().unwrap_or(SystemTime::UNIX_EPOCH);
-    time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
+    Instant::now().ms()
 }
 
 /// Asks for a tick each `period`.
@@ -116,9 +128,9 @@ pub fn remove_request_header(name: &str) {
     let _ = hostcalls::remove_map_value(MapType::HttpRequestHeaders, name);
 }
 
-/// In response callbacks: the value of a header.
-pub fn response_header(name: &str) -> Option<Vec<u8>> {
-    hostcalls::get_map_value_bytes(MapType::HttpResponseHeaders, name).ok().flatten()
+/// In the response headers callback: names and values of all headers.
+pub fn response_headers() -> Vec<(String, Vec<u8>)> {
+    hostcalls::get_map_bytes(MapType::HttpResponseHeaders).unwrap_or_default()
 }
 
 /// In request body and trailer callbacks: the buffered body.

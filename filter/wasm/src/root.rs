@@ -37,6 +37,12 @@ pub struct Plugin {
 }
 
 impl Plugin {
+    /// Tells Envoy what the VM and the plugin's models counted.
+    pub fn flush_stats(&self) {
+        self.vm.stats.flush();
+        self.model_stats.iter().for_each(ModelStats::flush);
+    }
+
     /// Shows which models are approximate, and warns about them once a minute.
     fn watch_parity(&self, now: NowMs) {
         for (model, stats) in self.config.models.iter().zip(&self.model_stats) {
@@ -129,6 +135,7 @@ impl RootContext for Root {
             let in_flight = totals.values().map(|load| u64::from(load.running)).sum();
             stats.record(Metric::InFlight, in_flight);
         }
+        plugin.flush_stats();
     }
 
     fn create_http_context(&self, _context_id: u32) -> Option<Box<dyn HttpContext>> {

@@ -1,15 +1,51 @@
 //! Envoy's stats, resolved once a VM.
+//!
+//! What a request counts collects here and goes to Envoy when a request has ended, and at each tick: a
+//! call of the host costs about 2 us, which a request that waits for its decision need not pay.
+
+use std::cell::{Cell, RefCell};
 
 use warmpath_core::dispatch::{Verdict, Written};
 use warmpath_core::metrics::{self, Kind, Metric, ModelMetric, Reason};
 
 use crate::host;
 
-/// Ids of all metrics. A metric that the host refused is not recorded.
+/// A metric as the host knows it, and what the host was not told yet of a counter. A metric that the
+/// host refused is not recorded.
+#[derive(Debug)]
+struct Stat {
+    id: Option<u32>,
+    pending: Cell<u64>,
+}
+
+impl Stat {
+    fn define(kind: Kind, name: &str) -> Self {
+        Self { id: host::define_metric(kind, name), pending: Cell::new(0) }
+    }
+
+    fn add(&self, count: u64) {
+        self.pending.set(self.pending.get().saturating_add(count));
+    }
+
+    fn record(&self, value: u64) {
+        if let Some(id) = self.id {
+            host::record_metric(id, value);
+        }
+    }
+
+    fn flush(&self) {
+        if let (count @ 1.., Some(id)) = (self.pending.take(), self.id) {
+            host::add_to_metric(id, count);
+        }
+    }
+}
+
+/// All metrics of a VM.
 #[derive(Debug)]
 pub struct Stats {
-    metrics: [Option<u32>; Metric::ALL.len()],
-    decisions: [Option<u32>; Reason::ALL.len()],
+    metrics: [Stat; Metric::ALL.len()],
+    decisions: [Stat; Reason::ALL.len()],
+    decision_times_us: RefCell<Vec<u64>>,
 }
 
 impl Stats {
@@ -18,33 +54,40 @@ impl Stats {
         Self {
             metrics: Metric::ALL.map(|metric| {
                 let (name, kind) = metric.definition();
-                host::define_metric(kind, name)
+                Stat::define(kind, name)
             }),
             decisions: Reason::ALL
-                .map(|reason| host::define_metric(Kind::Counter, &metrics::decisions_name(reason))),
+                .map(|reason| Stat::define(Kind::Counter, &metrics::decisions_name(reason))),
+            decision_times_us: RefCell::default(),
         }
     }
 
     /// Adds to a counter.
     pub fn add(&self, metric: Metric, count: u64) {
-        if let Some(id) = self.id(metric) {
-            host::add_to_metric(id, count);
+        if let Some(stat) = self.stat(metric) {
+            stat.add(count);
         }
     }
 
-    /// Sets a gauge or records a value of a histogram.
+    /// Sets a gauge.
     pub fn record(&self, metric: Metric, value: u64) {
-        if let Some(id) = self.id(metric) {
-            host::record_metric(id, value);
+        if let Some(stat) = self.stat(metric) {
+            stat.record(value);
         }
     }
 
     /// Counts a decision.
     pub fn decided(&self, reason: Reason) {
         let position = Reason::ALL.iter().position(|other| *other == reason);
-        let id = position.and_then(|position| self.decisions.get(position)).copied().flatten();
-        if let Some(id) = id {
-            host::add_to_metric(id, 1);
+        if let Some(stat) = position.and_then(|position| self.decisions.get(position)) {
+            stat.add(1);
+        }
+    }
+
+    /// Takes in how long a decision took.
+    pub fn took_us(&self, time_us: u64) {
+        if let Ok(mut times) = self.decision_times_us.try_borrow_mut() {
+            times.push(time_us);
         }
     }
 
@@ -55,16 +98,24 @@ impl Stats {
         self.add(Metric::StoreUpdatesLost, written.lost_updates);
     }
 
-    fn id(&self, metric: Metric) -> Option<u32> {
+    /// Tells Envoy what collected.
+    pub fn flush(&self) {
+        self.metrics.iter().chain(&self.decisions).for_each(Stat::flush);
+        for time_us in self.decision_times_us.take() {
+            self.record(Metric::DecisionTimeUs, time_us);
+        }
+    }
+
+    fn stat(&self, metric: Metric) -> Option<&Stat> {
         let position = Metric::ALL.iter().position(|other| *other == metric)?;
-        self.metrics.get(position).copied().flatten()
+        self.metrics.get(position)
     }
 }
 
 /// Stats of one configured model.
 #[derive(Debug)]
 pub struct ModelStats {
-    metrics: [Option<u32>; ModelMetric::ALL.len()],
+    metrics: [Stat; ModelMetric::ALL.len()],
 }
 
 impl ModelStats {
@@ -72,7 +123,7 @@ impl ModelStats {
     pub fn define(model: &str) -> Self {
         Self {
             metrics: ModelMetric::ALL
-                .map(|metric| host::define_metric(metric.definition().1, &metric.name(model))),
+                .map(|metric| Stat::define(metric.definition().1, &metric.name(model))),
         }
     }
 
@@ -96,19 +147,24 @@ impl ModelStats {
 
     /// Shows whether the model is approximate.
     pub fn approximate(&self, is_approximate: bool) {
-        if let Some(id) = self.id(ModelMetric::Approximate) {
-            host::record_metric(id, u64::from(is_approximate));
+        if let Some(stat) = self.stat(ModelMetric::Approximate) {
+            stat.record(u64::from(is_approximate));
         }
+    }
+
+    /// Tells Envoy what collected.
+    pub fn flush(&self) {
+        self.metrics.iter().for_each(Stat::flush);
     }
 
     fn add(&self, metric: ModelMetric, count: u64) {
-        if let Some(id) = self.id(metric) {
-            host::add_to_metric(id, count);
+        if let Some(stat) = self.stat(metric) {
+            stat.add(count);
         }
     }
 
-    fn id(&self, metric: ModelMetric) -> Option<u32> {
+    fn stat(&self, metric: ModelMetric) -> Option<&Stat> {
         let position = ModelMetric::ALL.iter().position(|other| *other == metric)?;
-        self.metrics.get(position).copied().flatten()
+        self.metrics.get(position)
     }
 }

@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use proxy_wasm::traits::{Context, HttpContext};
 use proxy_wasm::types::Action;
-use warmpath_core::answer::{Framing, Usage, UsageScanner};
+use warmpath_core::answer::{Framing, UsageScanner};
 use warmpath_core::config::Backend;
 use warmpath_core::dispatch::{Dispatched, Outcome, Verdict, Writer};
 use warmpath_core::ids::BackendIndex;
@@ -15,6 +15,7 @@ use warmpath_core::metrics::{Metric, Reason};
 use warmpath_core::parity;
 use warmpath_core::request::Api;
 use warmpath_core::route::{Decision, Pick, Router};
+use warmpath_core::store::View;
 
 use crate::host::{self, HostStore};
 use crate::root::Plugin;
@@ -53,8 +54,8 @@ pub struct Stream {
     dispatched: Option<Dispatched>,
     status: Option<u16>,
     scanner: Option<UsageScanner>,
-    usage: Option<Usage>,
     first_byte_seen: bool,
+    is_whole: bool,
 }
 
 impl Stream {
@@ -68,8 +69,8 @@ impl Stream {
             dispatched: None,
             status: None,
             scanner: None,
-            usage: None,
             first_byte_seen: false,
+            is_whole: false,
         }
     }
 
@@ -81,22 +82,25 @@ impl Stream {
         let bytes_max = self.plugin.config.body_bytes_max as usize;
         // No buffer at all is how the host shows an empty body.
         let body = host::request_body(bytes_max).unwrap_or_default();
-        let started_us = host::now_us();
+        let started = host::Instant::now();
         let session_bytes = self.session_bytes.take();
         let session = session_bytes.as_deref();
-        self.dispatch(|router, path| router.route_in_session(path, &body, session));
-        let taken_us = host::now_us().saturating_sub(started_us);
-        self.plugin.vm.stats.record(Metric::DecisionTimeUs, taken_us);
+        self.dispatch(started, |router, path| router.route_in_session(path, &body, session));
+        self.plugin.vm.stats.took_us(host::Instant::now().since_us(started));
     }
 
     /// Decides without the body.
     fn decide_by_load(&mut self, reason: Reason) {
         if !self.decided {
-            self.dispatch(|router, _| router.by_load(reason));
+            self.dispatch(host::Instant::now(), |router, _| router.by_load(reason));
         }
     }
 
-    fn dispatch(&mut self, decide: impl FnOnce(&Router<'_, HostStore>, &str) -> Decision) {
+    fn dispatch(
+        &mut self,
+        started: host::Instant,
+        decide: impl FnOnce(&Router<'_, View<'_, HostStore>>, &str) -> Decision,
+    ) {
         self.decided = true;
         let plugin = Rc::clone(&self.plugin);
         let (Ok(models), Ok(mut ledger)) =
@@ -105,11 +109,12 @@ impl Stream {
             return;
         };
         let (random, turn) = plugin.vm.draw();
-        let now = host::now();
+        let now = started.ms();
+        let store = View::new(&HostStore);
         let router = Router {
             config: &plugin.config,
             models: &models,
-            store: &HostStore,
+            store: &store,
             ledger: &ledger,
             now,
             random,
@@ -118,8 +123,7 @@ impl Stream {
         let decision = decide(&router, &self.path);
         set_destination(&plugin, decision.order());
         count_decision(&plugin, &decision);
-        let mut writer =
-            Writer { config: &plugin.config, store: &HostStore, ledger: &mut ledger, now };
+        let mut writer = Writer { config: &plugin.config, store: &store, ledger: &mut ledger, now };
         let (dispatched, written) = writer.dispatch(decision);
         plugin.vm.stats.written(written);
         self.dispatched = Some(dispatched);
@@ -138,8 +142,13 @@ impl Stream {
 
     fn finish(&mut self) {
         let Some(dispatched) = self.dispatched.take() else { return };
+        self.conclude(dispatched);
+        self.plugin.flush_stats();
+    }
+
+    fn conclude(&mut self, dispatched: Dispatched) {
         let outcome = self.outcome();
-        let usage = self.usage.take().or_else(|| self.scanner.take()?.finish());
+        let usage = self.scanner.take().and_then(UsageScanner::finish);
         let result = self.write(|writer| writer.finish(dispatched, outcome, usage));
         let Some((written, verdict)) = result else { return };
         let stats = &self.plugin.vm.stats;
@@ -165,7 +174,11 @@ impl Stream {
     }
 
     fn outcome(&self) -> Outcome {
-        let flags = host::property_u64(&["response", "flags"]).unwrap_or(0);
+        // An answer that came whole is one, whatever became of the client meanwhile.
+        if self.is_whole && matches!(self.status, Some(200..=299)) {
+            return Outcome::Answered;
+        }
+        let flags = response_flags();
         if flags & flags::BACKEND_FAILED != 0 {
             return Outcome::BackendFailed;
         }
@@ -180,6 +193,18 @@ impl Stream {
         }
     }
 
+    /// Gives the credit to the backend that answered.
+    fn credit(&self, dispatched: &mut Dispatched) {
+        let Some(served) = self.server().filter(|served| Some(*served) != dispatched.picked())
+        else {
+            return;
+        };
+        self.plugin.vm.stats.add(Metric::ServedElsewhere, 1);
+        if let Some(written) = self.write(|writer| writer.served(dispatched, served)) {
+            self.plugin.vm.stats.written(written);
+        }
+    }
+
     /// The backend whose answer this is, by its address, else by its cluster.
     fn server(&self) -> Option<BackendIndex> {
         let config = &self.plugin.config;
@@ -190,6 +215,43 @@ impl Stream {
             config.backend_by_cluster(&cluster)
         })
     }
+}
+
+/// What the head of an answer says.
+struct ResponseHead {
+    status: Option<u16>,
+    is_encoded: bool,
+    framing: Option<Framing>,
+}
+
+impl ResponseHead {
+    /// In the response headers callback.
+    fn read() -> Self {
+        let mut head = Self { status: None, is_encoded: false, framing: None };
+        for (name, value) in host::response_headers() {
+            match name.as_str() {
+                ":status" => {
+                    head.status = std::str::from_utf8(&value).ok().and_then(|it| it.parse().ok());
+                }
+                "content-encoding" => head.is_encoded = true,
+                "content-type" => head.framing = Framing::from_content_type(&value),
+                _ => {}
+            }
+        }
+        head
+    }
+
+    fn is_good(&self) -> bool {
+        matches!(self.status, Some(200..=299))
+    }
+}
+
+fn is_failed_by_backend() -> bool {
+    response_flags() & flags::BACKEND_FAILED != 0
+}
+
+fn response_flags() -> u64 {
+    host::property_u64(&["response", "flags"]).unwrap_or(0)
 }
 
 impl Context for Stream {}
@@ -251,28 +313,17 @@ impl HttpContext for Stream {
         Action::Continue
     }
 
-    fn on_http_response_headers(&mut self, _num_headers: usize, _end_of_stream: bool) -> Action {
+    fn on_http_response_headers(&mut self, _num_headers: usize, end_of_stream: bool) -> Action {
         let Some(mut dispatched) = self.dispatched.take() else { return Action::Continue };
-        let status = host::response_header(":status");
-        self.status = status.and_then(|bytes| std::str::from_utf8(&bytes).ok()?.parse().ok());
-        let flags = host::property_u64(&["response", "flags"]).unwrap_or(0);
+        self.is_whole = end_of_stream;
+        let head = ResponseHead::read();
+        self.status = head.status;
         // Envoy's own error pages pass here too; they come from no backend.
-        if flags & flags::BACKEND_FAILED == 0 && self.status.is_some() {
-            let served = self.server();
-            if served.is_some() && served != dispatched.picked() {
-                self.plugin.vm.stats.add(Metric::ServedElsewhere, 1);
-            }
-            if let Some(written) =
-                self.write(|writer| served.map(|served| writer.served(&mut dispatched, served)))
-            {
-                self.plugin.vm.stats.written(written.unwrap_or_default());
-            }
+        if head.is_good() || !is_failed_by_backend() {
+            self.credit(&mut dispatched);
         }
-        let is_plain = host::response_header("content-encoding").is_none();
-        if dispatched.has_prompt() && is_plain && matches!(self.status, Some(200..=299)) {
-            self.scanner = host::response_header("content-type")
-                .and_then(|value| Framing::from_content_type(&value))
-                .map(UsageScanner::new);
+        if dispatched.has_prompt() && head.is_good() && !head.is_encoded {
+            self.scanner = head.framing.map(UsageScanner::new);
         }
         self.dispatched = Some(dispatched);
         Action::Continue
@@ -295,9 +346,7 @@ impl HttpContext for Stream {
                 scanner.push(&chunk);
             }
         }
-        if end_of_stream && let Some(scanner) = self.scanner.take() {
-            self.usage = scanner.finish();
-        }
+        self.is_whole |= end_of_stream;
         Action::Continue
     }
 

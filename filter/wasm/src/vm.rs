@@ -42,7 +42,7 @@ impl Vm {
 
     fn start() -> Self {
         // The standard library seeds its hasher from the host's randomness.
-        let nonce = RandomState::new().hash_one(host::now_us());
+        let nonce = RandomState::new().hash_one(host::now().0);
         let mut rng = fastrand::Rng::with_seed(nonce);
         let turn = rng.u64(..);
         Self {
