@@ -1,108 +1,18 @@
 //! Where prompts go in the end: what the score, the residency estimate and the tie rules do together,
 //! over the in-memory store.
 
-use std::num::NonZeroU32;
+mod support {
+    pub mod worker;
+}
 
-use warmpath_core::answer::Usage;
-use warmpath_core::blocks::{self, Namespace};
-use warmpath_core::config::Config;
-use warmpath_core::dispatch::{Dispatched, Outcome, Verdict, Writer};
 use warmpath_core::ids::{BackendIndex, NowMs};
 use warmpath_core::index::Path;
 use warmpath_core::load::Ledger;
-use warmpath_core::route::{Decision, Pick, Router, TokenizedPrompt};
+use warmpath_core::route::{Decision, Router};
 use warmpath_core::score::Match;
 use warmpath_core::store::MemoryStore;
 
-const BLOCK_SIZE_TOKENS: NonZeroU32 = NonZeroU32::new(16).unwrap();
-
-struct Worker<'a> {
-    config: &'a Config,
-    store: &'a MemoryStore,
-    ledger: Ledger,
-    turn: u64,
-    now: NowMs,
-}
-
-impl<'a> Worker<'a> {
-    fn new(config: &'a Config, store: &'a MemoryStore) -> Self {
-        Self { config, store, ledger: Ledger::new(1), turn: 0, now: NowMs(1_000_000) }
-    }
-
-    fn decide(&mut self, prompt: TokenizedPrompt) -> Pick {
-        self.turn += 1;
-        let router = Router {
-            config: self.config,
-            models: &[None],
-            store: self.store,
-            ledger: &self.ledger,
-            now: self.now,
-            random: self.turn,
-            turn: self.turn,
-        };
-        match router.route_tokenized(prompt) {
-            Decision::Pick(pick) => pick,
-            Decision::Fallback(fallback) => panic!("{fallback:?}"),
-        }
-    }
-
-    fn writer(&mut self) -> Writer<'_, MemoryStore> {
-        Writer { config: self.config, store: self.store, ledger: &mut self.ledger, now: self.now }
-    }
-
-    fn send(&mut self, prompt: TokenizedPrompt) -> (Pick, Dispatched) {
-        let pick = self.decide(prompt);
-        let (dispatched, _) = self.writer().dispatch(Decision::Pick(pick.clone()));
-        (pick, dispatched)
-    }
-
-    /// A whole request, answered after `time_ms` with this many cached tokens.
-    fn serve(
-        &mut self,
-        prompt: TokenizedPrompt,
-        cached_tokens: impl FnOnce(&Pick) -> u32,
-        time_ms: impl FnOnce(BackendIndex) -> u64,
-    ) -> (Pick, Verdict) {
-        let prompt_tokens = prompt.prompt_tokens as u32;
-        let (pick, mut dispatched) = self.send(prompt);
-        let cached_tokens = Some(cached_tokens(&pick));
-        self.now = NowMs(self.now.0 + time_ms(pick.order[0]));
-        self.writer().served(&mut dispatched, pick.order[0]);
-        self.writer().first_byte(&mut dispatched);
-        let usage = Usage { prompt_tokens, cached_tokens, completion_tokens: 1 };
-        let verdict = self.writer().finish(dispatched, Outcome::Answered, Some(usage)).1;
-        (pick, verdict.unwrap())
-    }
-}
-
-fn config(backends: usize, kv_capacity_tokens: Option<u32>) -> Config {
-    let list: Vec<_> = (0..backends)
-        .map(|index| serde_json::json!({"name": format!("e{index}"), "cluster": "c"}))
-        .collect();
-    let json = serde_json::json!({
-        "kv_capacity_tokens": kv_capacity_tokens,
-        "backends": list,
-        "models": [{"name": "m", "bundle": {"cluster": "c", "path": "/m"}}],
-    });
-    Config::parse(json.to_string().as_bytes()).unwrap()
-}
-
-/// `shared` tokens of text `seed`, then `own` tokens that are this prompt's alone.
-fn prompt(seed: u32, shared: u32, own: (u32, u32)) -> TokenizedPrompt {
-    let (own_seed, own_tokens) = own;
-    let tokens: Vec<u32> = (0..shared)
-        .map(|at| seed * 100_000 + at)
-        .chain((0..own_tokens).map(|at| u32::MAX - own_seed * 10_000 - at))
-        .collect();
-    let namespace = Namespace { model: "m", adapter: "", cache_salt: "" };
-    TokenizedPrompt {
-        model_index: 0,
-        prompt_tokens: tokens.len(),
-        hashes: blocks::block_hashes(namespace.seed(), &tokens, &[], BLOCK_SIZE_TOKENS),
-        output_tokens_max: Some(100),
-        session: None,
-    }
-}
+use support::worker::{Worker, config, prompt};
 
 fn distinct(picks: &[BackendIndex]) -> usize {
     let mut indices: Vec<usize> = picks.iter().map(|pick| pick.0).collect();
@@ -114,7 +24,7 @@ fn distinct(picks: &[BackendIndex]) -> usize {
 #[test]
 fn a_burst_of_identical_prompts_is_computed_by_two_backends_at_most() {
     let (config, store) = (config(8, Some(140_000)), MemoryStore::default());
-    let mut worker = Worker::new(&config, &store);
+    let mut worker = Worker::new(&config, &store, 1);
     let picks: Vec<_> = (0..100).map(|_| worker.send(prompt(1, 3_000, (0, 0)))).collect();
     let backends: Vec<_> = picks.iter().map(|(pick, _)| pick.order[0]).collect();
     assert!(distinct(&backends) <= 2, "{backends:?}");
@@ -123,7 +33,7 @@ fn a_burst_of_identical_prompts_is_computed_by_two_backends_at_most() {
 #[test]
 fn different_prompts_at_once_use_all_backends() {
     let (config, store) = (config(8, Some(140_000)), MemoryStore::default());
-    let mut worker = Worker::new(&config, &store);
+    let mut worker = Worker::new(&config, &store, 1);
     let sent: Vec<_> = (0..8).map(|seed| worker.send(prompt(seed, 3_000, (0, 0)))).collect();
     let backends: Vec<_> = sent.iter().map(|(pick, _)| pick.order[0]).collect();
     assert_eq!(distinct(&backends), 8);
@@ -132,7 +42,7 @@ fn different_prompts_at_once_use_all_backends() {
 #[test]
 fn new_prefixes_go_where_fewer_blocks_were_allocated() {
     let (config, store) = (config(8, Some(140_000)), MemoryStore::default());
-    let mut worker = Worker::new(&config, &store);
+    let mut worker = Worker::new(&config, &store, 1);
     let mut rng = fastrand::Rng::with_seed(3);
     let mut tokens = [0; 8];
     for seed in 0..400 {
@@ -151,7 +61,7 @@ fn a_cache_that_is_smaller_than_said_is_found_out() {
     // The engine keeps 20,000 tokens; the core is told ten times as much, or nothing.
     for told in [Some(200_000), None] {
         let (config, store) = (config(1, told), MemoryStore::default());
-        let mut worker = Worker::new(&config, &store);
+        let mut worker = Worker::new(&config, &store, 1);
         let (mut wrong_before, mut wrong_after) = (0, 0);
         for turn in 0..1_200u32 {
             // 16 documents of 2,000 tokens in turn: the last 10 are there, this one never is.
@@ -207,7 +117,7 @@ fn a_pick_that_residency_changed_is_marked() {
 #[test]
 fn a_slow_backend_gets_less() {
     let (config, store) = (config(2, Some(140_000)), MemoryStore::default());
-    let mut worker = Worker::new(&config, &store);
+    let mut worker = Worker::new(&config, &store, 1);
     let slow = BackendIndex(0);
     for seed in 0..60 {
         let time_ms = |pick| if pick == slow { 900 } else { 300 };

@@ -9,12 +9,16 @@ mod arms;
 mod latency;
 mod page;
 mod throughput;
+mod tree;
 mod wire;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
+
+/// Enough that the 99th percentile stands on 200 of them.
+const TREE_LOOKUPS: u32 = 20_000;
 
 /// What the filter adds to a request, measured in a real Envoy.
 #[derive(Debug, Parser)]
@@ -50,10 +54,17 @@ fn run(options: &Options) -> anyhow::Result<()> {
     let arms = runtime.block_on(arms::start(responder.address()))?;
     let latencies = latency::measure(&arms, options.requests, options.seed)?;
     let throughputs = throughput::measure(&arms, options.round_s, options.seed)?;
-    println!("{}\n\n{}", latency::table(&latencies), throughput::table(&throughputs));
+    drop(arms);
+    let tree = tree::measure(TREE_LOOKUPS)?;
+    let tables = [
+        latency::table(&latencies).to_string(),
+        throughput::table(&throughputs).to_string(),
+        tree::table(&tree).to_string(),
+    ];
+    println!("{}", tables.join("\n\n"));
     if let Some(path) = &options.page {
         let command = std::env::args().skip(1).collect::<Vec<_>>().join(" ");
-        page::write(path, &command, options.seed, &latencies, &throughputs)?;
+        page::write(path, &command, options.seed, &tables)?;
     }
     Ok(())
 }

@@ -6,16 +6,12 @@ use std::process::Command;
 
 use anyhow::Context;
 
-use crate::latency::{self, Latency};
-use crate::throughput::{self, Throughput};
-
 /// Writes the page.
 pub fn write(
     path: &Path,
     command: &str,
     seed: u64,
-    latencies: &[Latency],
-    throughputs: &[Throughput],
+    [latency, throughput, tree]: &[String; 3],
 ) -> anyhow::Result<()> {
     let page = format!(
         "# What the filter costs\n\n\
@@ -25,11 +21,10 @@ pub fn write(
         which waits for the body too. *First sight*: every request has a new text; *repeated*: the \
         same text each time.\n\n\
         - machine: {}\n- commit: {}\n- seed: {seed}\n\n\
-        ## Latency\n\n{}\n\n## Throughput\n\n{}\n",
+        ## Latency\n\n{latency}\n\n## Throughput\n\n{throughput}\n\n\
+        ## The tree, natively\n\n{tree}\n",
         machine(),
         commit(),
-        latency::table(latencies),
-        throughput::table(throughputs),
     );
     fs::write(path, page).with_context(|| path.display().to_string())
 }

@@ -1,7 +1,7 @@
 //! Block hashes -> which backend holds how many leading blocks.
 //!
 //! A prefix tree kept as a set-associative hash table in the shared store. A node is a run of up to
-//! 16 consecutive blocks and is found by the hash of its *first* block. Block hashes are chained,
+//! 64 consecutive blocks and is found by the hash of its *first* block. Block hashes are chained,
 //! so that hash names the whole path to the node: parents are implicit, as in a Merkle tree, and
 //! evicting a node needs no repair elsewhere.
 //!
@@ -10,7 +10,7 @@
 //! the middle of a node, the second one's own node hangs off there: nodes are never split, so
 //! every change is one compare-and-swap of one bucket.
 //!
-//! Cost: one store read for each 16 blocks matched, one read and one write for each 16 blocks
+//! Cost: one store read for each 64 blocks matched, one read and one write for each 64 blocks
 //! that are new or whose last touch is of an older epoch. Memory: the number of buckets times
 //! [`crate::limits::BUCKET_BYTES_MAX`], whatever the traffic.
 
@@ -281,7 +281,7 @@ fn upsert(bucket: &mut Bucket, key: BlockHash, run: &[BlockHash], touch: Touch) 
         return (0, added);
     };
     // What an older life of the backend held is gone. Blocks that it holds beyond this prompt get
-    // the newer date with the rest: one date a node, an error of at most 15 blocks.
+    // the newer date with the rest: one date a node, an error of at most 63 blocks.
     let depth_before = if known.generation == touch.generation { known.depth } else { 0 };
     *known = Holder { depth: depth.max(depth_before), flags: known.flags, ..holder };
     (depth_before, added)

@@ -28,7 +28,7 @@ pub struct Holder {
     pub flags: u8,
 }
 
-/// A run of up to 16 consecutive blocks of one prefix, found by the hash of its first block.
+/// A run of up to 64 consecutive blocks of one prefix, found by the hash of its first block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
     /// Hashes of the run, in order; never empty.
@@ -97,7 +97,7 @@ impl Header {
     }
 
     fn body(&self, reader: &mut Reader<'_>) -> Option<Node> {
-        let mut blocks = Vec::with_capacity(NODE_BLOCKS_MAX);
+        let mut blocks = Vec::with_capacity(self.blocks);
         blocks.push(self.first);
         for _ in 1..self.blocks {
             blocks.push(BlockHash(reader.u64()?));

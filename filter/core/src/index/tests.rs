@@ -78,7 +78,7 @@ struct Op {
 
 fn ops() -> impl Strategy<Value = Vec<Op>> {
     // Two letters and long runs: prompts share long beginnings and part anywhere.
-    let tokens = prop::collection::vec(prop_oneof![9 => Just(0_u32), 1 => Just(1_u32)], 0..70);
+    let tokens = prop::collection::vec(prop_oneof![9 => Just(0_u32), 1 => Just(1_u32)], 0..200);
     let op = (tokens, 0..BACKENDS, 0..3_u32, prop::bool::weighted(0.2)).prop_map(
         |(tokens, backend, epoch, is_taken_back)| Op { tokens, backend, epoch, is_taken_back },
     );
@@ -134,8 +134,8 @@ proptest! {
 
     #[test]
     fn a_bucket_reads_back_as_written(nodes in prop::collection::vec(
-        (prop::collection::vec(any::<u64>(), 1..=16),
-         prop::collection::vec((any::<u32>(), any::<u32>(), any::<u16>(), 1..=16_u8), 0..20)),
+        (prop::collection::vec(any::<u64>(), 1..=64),
+         prop::collection::vec((any::<u32>(), any::<u32>(), any::<u16>(), 1..=64_u8), 0..20)),
         0..8,
     )) {
         let bucket = Bucket {
@@ -194,9 +194,9 @@ fn versions(index: &Index, store: &MemoryStore, hashes: &[BlockHash]) -> Vec<u32
 #[test]
 fn turns_of_a_chat_fill_nodes() {
     let (store, index) = (MemoryStore::default(), index(64));
-    let tokens = [3; 64];
+    let tokens = [3; 256];
     for turn in 1..=16 {
-        enter(&index, &store, &hashes(&tokens[..turn * 4]), touch(1, 0));
+        enter(&index, &store, &hashes(&tokens[..turn * 16]), touch(1, 0));
     }
     assert_eq!(index.walk(&store, &hashes(&tokens)).unwrap().segments.len(), 4);
 }
