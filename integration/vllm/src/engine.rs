@@ -38,10 +38,19 @@ impl Engine {
     /// # Panics
     /// When it does not start.
     pub async fn start(family: &str, log: &Path) -> Self {
+        Self::start_with(family, log, &[]).await
+    }
+
+    /// As [`Engine::start`], with further flags for vLLM.
+    ///
+    /// # Panics
+    /// When it does not start.
+    pub async fn start_with(family: &str, log: &Path, flags: &[&str]) -> Self {
         let port = free_port();
         let script = repository_file("integration/vllm/serve.sh");
         let dir = installation();
-        let arguments = [dir.display().to_string(), family.to_owned(), port.to_string()];
+        let mut arguments = vec![dir.display().to_string(), family.to_owned(), port.to_string()];
+        arguments.extend(flags.iter().map(|flag| (*flag).to_owned()));
         let mut process = ChildProcess::start(&script, &arguments, log).expect("starts");
         let address = SocketAddr::from(([127, 0, 0, 1], port));
         let client = HttpClient::new();
