@@ -79,6 +79,10 @@ e2e-vllm: filter $(ENVOY) $(VECTORS) $(VLLM) ## The same against a real vLLM on 
 evaluate: native ## Simulate fleets under every policy: docs/evaluation.md.
 	@$(BIN)/warmpath-fleet evaluate
 
+.PHONY: confirm
+confirm: filter bundle native $(ENVOY) ## Rows of the evaluation again, in a real Envoy: docs/confirmation.md.
+	@$(BIN)/warmpath-confirm --page docs/confirmation.md
+
 .PHONY: bench
 bench: filter bundle native $(ENVOY) ## What the filter adds to a request's latency.
 	@$(BIN)/warmpath-bench

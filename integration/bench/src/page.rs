@@ -2,9 +2,9 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 
 use anyhow::Context;
+use warmpath_harness::origin;
 
 /// Writes the page.
 pub fn write(
@@ -23,27 +23,8 @@ pub fn write(
         - machine: {}\n- commit: {}\n- seed: {seed}\n\n\
         ## Latency\n\n{latency}\n\n## Throughput\n\n{throughput}\n\n\
         ## The tree, natively\n\n{tree}\n",
-        machine(),
-        commit(),
+        origin::machine(),
+        origin::commit(),
     );
     fs::write(path, page).with_context(|| path.display().to_string())
-}
-
-fn machine() -> String {
-    let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = cpu
-        .lines()
-        .find_map(|line| line.strip_prefix("model name")?.split_once(':'))
-        .map_or("unknown processor", |(_, name)| name.trim());
-    let cores = std::thread::available_parallelism().map_or(0, usize::from);
-    format!("{model}, {cores} cores, shared with others")
-}
-
-fn commit() -> String {
-    let output = Command::new("git").args(["describe", "--always", "--dirty"]).output();
-    let text = output.ok().filter(|output| output.status.success());
-    text.map_or_else(
-        || "unknown".to_owned(),
-        |output| String::from_utf8_lossy(&output.stdout).trim().to_owned(),
-    )
 }

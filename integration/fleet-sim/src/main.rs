@@ -1,7 +1,7 @@
 //! Command line of the fleet simulator.
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::path::PathBuf;
+use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::{Args, Parser, Subcommand};
@@ -13,6 +13,7 @@ use warmpath_fleet::evaluate::{Results, checks, plot};
 use warmpath_fleet::measure::Figures;
 use warmpath_fleet::scenario;
 use warmpath_fleet::what_if::{POLICIES, Question, answer, smallest};
+use warmpath_harness::origin;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
@@ -184,9 +185,9 @@ fn evaluate(args: &EvaluateArgs) -> Result<ExitCode, Failure> {
     })?;
     let groups = checks::all(&results);
     let origin = Origin {
-        commit: output_of("git", &["rev-parse", "--short=12", "HEAD"]),
+        commit: origin::commit(),
         command: format!("warmpath-fleet evaluate --seeds {}", args.seeds),
-        machine: machine(),
+        machine: origin::machine(),
         elapsed_s: started.elapsed().as_secs_f64(),
     };
     let plots = args.out.with_extension("");
@@ -206,22 +207,6 @@ fn evaluate(args: &EvaluateArgs) -> Result<ExitCode, Failure> {
     }
     println!("{} written, {unmet} bounds not met", args.out.display());
     Ok(ExitCode::SUCCESS)
-}
-
-/// The first line that a program prints; "unknown" if it cannot be run.
-fn output_of(program: &str, args: &[&str]) -> String {
-    let output = Command::new(program).args(args).output();
-    let text = output.ok().filter(|output| output.status.success()).map(|output| output.stdout);
-    let text = text.map(|bytes| String::from_utf8_lossy(&bytes).trim().to_owned());
-    text.unwrap_or_else(|| "unknown".to_owned())
-}
-
-fn machine() -> String {
-    let info = std::fs::read_to_string(Path::new("/proc/cpuinfo")).unwrap_or_default();
-    let model = info.lines().find_map(|line| line.strip_prefix("model name"));
-    let model = model.map_or("unknown processor", |line| line.trim_start_matches([' ', '\t', ':']));
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    format!("{model}, {threads} threads")
 }
 
 fn what_if(args: &WhatIfArgs) -> Result<ExitCode, Failure> {

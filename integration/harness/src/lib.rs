@@ -12,6 +12,7 @@
 //! - [`sse`]: server-sent events out of arbitrary chunks.
 //! - [`workload`]: reproducible traffic: shared prefixes and multi-turn chats.
 //! - [`load`]: an open-loop load generator.
+//! - [`origin`]: which machine and commit a figure comes from.
 //!
 //! Everything listens on the loopback interface, on ports that the system picks.
 
@@ -23,6 +24,7 @@ mod error;
 pub mod fleet;
 pub mod http;
 pub mod load;
+pub mod origin;
 pub mod paths;
 pub mod process;
 pub mod sse;
