@@ -49,6 +49,12 @@ impl Dispatched {
         self.picked
     }
 
+    /// Tokens in a block, by the prompt's model or else by the first one.
+    fn block_size_tokens(&self, config: &Config) -> u32 {
+        let of_first = || config.models.first().map_or(1, |model| model.block_size_tokens.get());
+        self.prompt.as_ref().map_or_else(of_first, |prompt| prompt.block_size_tokens)
+    }
+
     /// Whether the prompt was read, so that the engine's usage can be compared.
     #[must_use]
     pub fn has_prompt(&self) -> bool {
@@ -230,9 +236,15 @@ impl<S: SharedStore> Writer<'_, S> {
     fn failed(&self, dispatched: &mut Dispatched, written: &mut Written) {
         self.take_back(dispatched, written);
         let backend = dispatched.credited.and_then(|index| self.config.backend(index));
-        if let Some(backend) = backend {
-            let result = health::failed(self.store, self.now, backend.id);
-            written.lost_updates += u64::from(result.is_err());
+        let Some(backend) = backend else { return };
+        let Ok(failures) = health::failed(self.store, self.now, backend.id) else {
+            written.lost_updates += 1;
+            return;
+        };
+        // Once for each of its deaths; the clock's next life knows nothing of what it held.
+        if failures == health::FAILURES_OF_THE_DEAD {
+            let block_size_tokens = dispatched.block_size_tokens(self.config);
+            self.change_clock(backend, block_size_tokens, written, Clock::restart);
         }
     }
 

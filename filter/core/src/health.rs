@@ -17,6 +17,11 @@ pub const BACKOFF_FIRST_MS: u64 = 1_000;
 /// Longest time passed over: traffic is back within 5 s of a backend's return.
 pub const BACKOFF_MAX_MS: u64 = 4_000;
 
+/// Failures in a row after which a backend is taken to have lost its cache: one may be a cut
+/// connection, but when all that was in flight fails, or the trial after the pause, the process has
+/// ended. It comes back empty.
+pub const FAILURES_OF_THE_DEAD: u32 = 3;
+
 /// A trial without an outcome for this long is given to the next request. Longer than a long
 /// prefill.
 const TRIAL_MS: u64 = 30_000;
@@ -99,23 +104,30 @@ impl HealthTable {
     }
 }
 
-/// Notes a failure of `backend`.
+/// Notes a failure of `backend`, and returns how many there were in a row.
 ///
 /// # Errors
 /// [`StoreError`] when the update was lost.
-pub fn failed<S: SharedStore>(store: &S, now: NowMs, backend: BackendId) -> Result<(), StoreError> {
+pub fn failed<S: SharedStore>(
+    store: &S,
+    now: NowMs,
+    backend: BackendId,
+) -> Result<u32, StoreError> {
+    let mut failures = 1;
     store::update(store, &key(), |bytes| {
         let mut table = HealthTable::decode(bytes);
         if let Some(trouble) = table.get_mut(backend) {
             trouble.failures = trouble.failures.saturating_add(1);
-            trouble.retry_at = NowMs(now.0.saturating_add(backoff_ms(trouble.failures)));
+            failures = trouble.failures;
+            trouble.retry_at = NowMs(now.0.saturating_add(backoff_ms(failures)));
         } else {
+            failures = 1;
             let retry_at = NowMs(now.0.saturating_add(backoff_ms(1)));
-            table.troubles.push(Trouble { backend, failures: 1, retry_at });
+            table.troubles.push(Trouble { backend, failures, retry_at });
         }
         Some(table.encode())
     })?;
-    Ok(())
+    Ok(failures)
 }
 
 /// Notes a success of `backend`: it is healthy. Writes only if it was in trouble.
@@ -179,7 +191,7 @@ mod tests {
         assert!(claim_trial(&store, NowMs(1_000), B).unwrap());
         assert!(!claim_trial(&store, NowMs(1_000), B).unwrap());
         assert_eq!(at(&store, 1_001), Availability::Down);
-        failed(&store, NowMs(1_500), B).unwrap();
+        assert_eq!(failed(&store, NowMs(1_500), B), Ok(2));
         assert_eq!(at(&store, 3_499), Availability::Down);
         assert_eq!(at(&store, 3_500), Availability::Trial);
         succeeded(&store, B).unwrap();

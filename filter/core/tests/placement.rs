@@ -5,9 +5,11 @@ mod support {
     pub mod worker;
 }
 
+use warmpath_core::dispatch::Outcome;
 use warmpath_core::ids::{BackendIndex, NowMs};
 use warmpath_core::index::Path;
 use warmpath_core::load::Ledger;
+use warmpath_core::metrics::Reason;
 use warmpath_core::route::{Decision, Router};
 use warmpath_core::score::Match;
 use warmpath_core::store::MemoryStore;
@@ -132,4 +134,31 @@ fn a_slow_backend_gets_less() {
         sent.push(dispatched);
     }
     assert!(counts[1] > 2 * counts[0] && counts[0] > 5, "{counts:?}");
+}
+
+#[test]
+fn a_backend_that_keeps_failing_is_taken_to_have_lost_its_cache() {
+    let (config, store) = (config(2, Some(140_000)), MemoryStore::default());
+    let mut worker = Worker::new(&config, &store, 1);
+    let text = || prompt(1, 3_000, (0, 0));
+    let holder = worker.serve(text(), |_| 0, |_| 10).0.order[0];
+    let fail = |worker: &mut Worker<'_>| {
+        let (pick, dispatched) = worker.send(text());
+        worker.writer().finish(dispatched, Outcome::BackendFailed, None);
+        pick
+    };
+    assert_eq!(fail(&mut worker).order[0], holder);
+    for failures in 2..=3 {
+        // The pause is over, and its cache is still believed in.
+        worker.now = NowMs(worker.now.0 + 10_000);
+        let pick = fail(&mut worker);
+        assert_eq!((pick.order[0], pick.prompt.cached_tokens), (holder, 2_992), "{failures}");
+    }
+    worker.now = NowMs(worker.now.0 + 10_000);
+    let pick = worker.decide(text());
+    assert_eq!((pick.reason, pick.prompt.cached_tokens), (Reason::PrefixMiss, 0));
+    // What it is sent from now on counts again.
+    let back = worker.serve(text(), |_| 0, |_| 10).0.order[0];
+    assert_eq!(worker.decide(text()).order[0], back);
+    assert_eq!(worker.decide(text()).prompt.cached_tokens, 2_992);
 }
