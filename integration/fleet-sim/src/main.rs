@@ -77,7 +77,8 @@ struct EvaluateArgs {
 
 #[derive(Args)]
 struct WhatIfArgs {
-    /// JSON lines in Mooncake's format or an access log, plain or gzipped.
+    /// JSON lines, plain or gzipped: Mooncake's format (timestamp in ms, input_length, output_length,
+    /// hash_ids) or an access log (start_time, prompt_tokens, completion_tokens, session).
     #[arg(long)]
     trace: PathBuf,
     /// Fleet sizes to try, separated by commas.
