@@ -9,7 +9,7 @@ mod messages;
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Object, ObjectRepr};
@@ -25,6 +25,8 @@ use crate::py::globals::{GLOBALS, NOW_KEY, Now, Raised};
 use crate::py::helpers::HELPERS;
 use crate::py::tests::{MORE_TESTS, TESTS};
 use crate::py::{methods, repr};
+use crate::shape::guard::{self, GUARDS, Operation, Probe};
+use crate::shape::{Found, Keyed, Refusal, Shape, ShapeCounts, ShapeMemo, is_marked};
 use crate::time::CivilTime;
 use crate::transpile::{BLOCK, COMMENT, PRINT, TranspileError, transpile};
 use crate::value::to_value;
@@ -87,12 +89,25 @@ pub struct ChatRequest<'a> {
 
 struct Template {
     source: String,
+    /// Whether [`Learner`] has it.
+    has_strict: bool,
     content_format: ContentFormat,
 }
 
+/// The templates under guard, which shapes are learned from.
+struct Learner {
+    env: Environment<'static>,
+    probe: Arc<Probe>,
+    memo: Mutex<ShapeMemo>,
+}
+
 /// The compiled templates of one model; used for any number of requests.
+///
+/// Requests that differ only in their messages' texts are rendered from a memo of shapes, where that is
+/// exact: a template that looks into the texts is run for each.
 pub struct ChatTemplates {
     env: Environment<'static>,
+    learner: Option<Learner>,
     templates: HashMap<String, Template>,
     special: Vec<(String, Json)>,
     rules: MessageRules,
@@ -117,7 +132,12 @@ impl ChatTemplates {
         if sources.is_empty() || sources.len() > TEMPLATES_MAX {
             return Err(TemplateError::NoTemplate);
         }
-        let mut env = environment();
+        let mut env = environment(None);
+        let probe = Arc::new(Probe::default());
+        let mut strict_env = environment(Some(&probe));
+        let special = special_variables(special);
+        let is_special_marked =
+            special.iter().any(|(name, value)| is_marked(name) || is_marked(&value.to_string()));
         let mut templates = HashMap::new();
         for (name, source) in sources {
             if source.len() > SOURCE_BYTES_MAX {
@@ -130,14 +150,18 @@ impl ChatTemplates {
             let written = transpile(source).map_err(|error| template_error(name, error))?;
             env.add_template_owned(name.clone(), written.source)
                 .map_err(|error| engine_error(name, &error))?;
-            let template =
-                Template { source: source.clone(), content_format: written.content_format };
+            let strict = written.strict.filter(|strict| !is_special_marked && !is_marked(strict));
+            let has_strict = strict
+                .is_some_and(|strict| strict_env.add_template_owned(name.clone(), strict).is_ok());
+            let content_format = written.content_format;
+            let template = Template { source: source.clone(), has_strict, content_format };
             templates.insert(name.clone(), template);
         }
         Ok(Self {
             env,
+            learner: Some(Learner { env: strict_env, probe, memo: Mutex::default() }),
             templates,
-            special: special_variables(special),
+            special,
             rules: MessageRules::default(),
         })
     }
@@ -146,7 +170,24 @@ impl ChatTemplates {
     #[must_use]
     pub fn with_rules(mut self, rules: MessageRules) -> Self {
         self.rules = rules;
+        if let Some(learner) = &mut self.learner {
+            learner.memo = Mutex::default();
+        }
         self
+    }
+
+    /// The same templates without a memo of shapes: each render runs the template.
+    #[must_use]
+    pub fn without_memo(mut self) -> Self {
+        self.learner = None;
+        self
+    }
+
+    /// How the memo of shapes was used; zeros without one.
+    #[must_use]
+    pub fn shape_counts(&self) -> ShapeCounts {
+        let memo = self.learner.as_ref().and_then(|learner| learner.memo.lock().ok());
+        memo.map_or_else(ShapeCounts::default, |memo| memo.counts())
     }
 
     /// The content format of the default template, as vLLM would detect it.
@@ -168,6 +209,78 @@ impl ChatTemplates {
     ) -> Result<String, RenderError> {
         let name = self.select(chat)?;
         let template = self.templates.get(name).ok_or(RenderError::NoSuchTemplate)?;
+        let has_shape = template.has_strict && !chat.continue_final_message;
+        match self.learner.as_ref().filter(|_| has_shape) {
+            Some(learner) => self.render_by_shape(learner, name, chat, limits),
+            None => self.render_by_engine(name, chat, limits),
+        }
+    }
+
+    /// From the shape, if there is one; else by the engine, and the shape is learned when it came before.
+    fn render_by_shape(
+        &self,
+        learner: &Learner,
+        name: &str,
+        chat: &ChatRequest<'_>,
+        limits: &RenderLimits,
+    ) -> Result<String, RenderError> {
+        let depth_max = limits.value_depth_max.min(VALUE_DEPTH_MAX);
+        // Another thread's use of the memo is not waited for.
+        let Ok(mut memo) = learner.memo.try_lock() else {
+            return self.render_by_engine(name, chat, limits);
+        };
+        let Some(keyed) = memo.key(name, chat, depth_max) else {
+            return self.render_by_engine(name, chat, limits);
+        };
+        let found = match memo.find(&keyed) {
+            Found::Shape(shape) => shape.render(&keyed, limits),
+            Found::Again => {
+                let rendered = self.render_by_engine(name, chat, limits);
+                // An error may come from a limit that another request of the shape does not meet.
+                if let Ok(prompt) = &rendered {
+                    let shape = self.learn(learner, name, (chat, &keyed), prompt);
+                    memo.insert(&keyed, shape);
+                }
+                memo.give_back(keyed);
+                return rendered;
+            }
+            Found::Nothing => None,
+        };
+        memo.give_back(keyed);
+        match found {
+            Some(rendered) => {
+                memo.count_hit();
+                rendered
+            }
+            None => self.render_by_engine(name, chat, limits),
+        }
+    }
+
+    /// The request's shape, if its prompt does not depend on the texts otherwise.
+    fn learn(
+        &self,
+        learner: &Learner,
+        name: &str,
+        (chat, keyed): (&ChatRequest<'_>, &Keyed<'_>),
+        prompt: &str,
+    ) -> Result<Shape, Refusal> {
+        let limits = RenderLimits::default();
+        Shape::learn(keyed, chat.messages, prompt, |messages| {
+            learner.probe.reset();
+            let messages = self.messages(messages).ok()?;
+            let context = self.context(chat, &messages, limits.value_depth_max).ok()?;
+            let rendered = run(&learner.env, name, context, &limits).ok()?;
+            (!learner.probe.is_observed()).then_some(rendered)
+        })
+    }
+
+    fn render_by_engine(
+        &self,
+        name: &str,
+        chat: &ChatRequest<'_>,
+        limits: &RenderLimits,
+    ) -> Result<String, RenderError> {
+        let template = self.templates.get(name).ok_or(RenderError::NoSuchTemplate)?;
         let depth_max = limits.value_depth_max.min(VALUE_DEPTH_MAX);
         let mut messages = self.messages(chat.messages)?;
         let continued = match chat.continue_final_message {
@@ -178,7 +291,7 @@ impl ChatTemplates {
             false => None,
         };
         let context = self.context(chat, &messages, depth_max)?;
-        let rendered = self.run(name, context, limits)?;
+        let (rendered, _) = run(&self.env, name, context, limits)?;
         match continued {
             Some(final_text) => cut_at_tag(rendered, &final_text),
             None => Ok(rendered),
@@ -265,37 +378,40 @@ impl ChatTemplates {
         }
         Ok(Value::from_object(Root(variables)))
     }
-
-    fn run(
-        &self,
-        name: &str,
-        context: Value,
-        limits: &RenderLimits,
-    ) -> Result<String, RenderError> {
-        let with_fuel;
-        let env = if self.env.fuel() == Some(limits.fuel) {
-            &self.env
-        } else {
-            let mut env = self.env.clone();
-            env.set_fuel(Some(limits.fuel));
-            with_fuel = env;
-            &with_fuel
-        };
-        let template = env.get_template(name).map_err(|_| RenderError::NoSuchTemplate)?;
-        let mut out =
-            BoundedWriter { bytes: Vec::new(), bytes_max: limits.output_bytes_max, is_full: false };
-        let result = template.render_captured_to(context, &mut out);
-        if out.is_full {
-            return Err(RenderError::OutputTooLong { bytes_max: limits.output_bytes_max });
-        }
-        result.map_err(|error| render_error(&error))?;
-        // minijinja writes whole strings only.
-        String::from_utf8(out.bytes).map_err(|_| RenderError::Operation("not UTF-8".to_owned()))
-    }
 }
 
-/// The environment that transformers builds, with Python's behaviour in it.
-fn environment() -> Environment<'static> {
+/// Runs a template; gives what it writes, and the fuel that it took.
+fn run(
+    env: &Environment<'static>,
+    name: &str,
+    context: Value,
+    limits: &RenderLimits,
+) -> Result<(String, u64), RenderError> {
+    let with_fuel;
+    let env = if env.fuel() == Some(limits.fuel) {
+        env
+    } else {
+        let mut env = env.clone();
+        env.set_fuel(Some(limits.fuel));
+        with_fuel = env;
+        &with_fuel
+    };
+    let template = env.get_template(name).map_err(|_| RenderError::NoSuchTemplate)?;
+    let mut out =
+        BoundedWriter { bytes: Vec::new(), bytes_max: limits.output_bytes_max, is_full: false };
+    let result = template.render_captured_to(context, &mut out);
+    if out.is_full {
+        return Err(RenderError::OutputTooLong { bytes_max: limits.output_bytes_max });
+    }
+    let captured = result.map_err(|error| render_error(&error))?;
+    let fuel = captured.state().fuel_levels().map_or(0, |(consumed, _)| consumed);
+    // minijinja writes whole strings only.
+    let text = String::from_utf8(out.bytes);
+    Ok((text.map_err(|_| RenderError::Operation("not UTF-8".to_owned()))?, fuel))
+}
+
+/// The environment that transformers builds, with Python's behaviour in it; with a probe, under guard.
+fn environment(probe: Option<&Arc<Probe>>) -> Environment<'static> {
     let mut env = Environment::empty();
     // The transpiler has resolved white space; here text is text.
     let syntax = SyntaxConfig::builder()
@@ -312,14 +428,16 @@ fn environment() -> Environment<'static> {
     env.set_recursion_limit(CALL_DEPTH_MAX);
     env.set_debug(false);
     env.set_fuel(Some(RenderLimits::default().fuel));
+    match probe {
+        Some(probe) => add_guarded(&mut env, probe),
+        None => add_plain(&mut env),
+    }
+    env
+}
+
+fn add_plain(env: &mut Environment<'static>) {
     env.set_unknown_method_callback(methods::call_method);
-    env.set_formatter(|out, _state, value| {
-        match value.as_str() {
-            Some(text) => out.write_str(text)?,
-            None => out.write_str(&repr::to_str(value)?)?,
-        }
-        Ok(())
-    });
+    env.set_formatter(|out, _state, value| print(out, value));
     for (name, filter) in FILTERS.into_iter().chain(HELPERS) {
         env.add_filter(name, native(filter, is_charged(name)));
     }
@@ -329,7 +447,39 @@ fn environment() -> Environment<'static> {
     for (name, function) in GLOBALS {
         env.add_function(name, native(function, false));
     }
-    env
+}
+
+/// The same operations, each under its guard.
+fn add_guarded(env: &mut Environment<'static>, probe: &Arc<Probe>) {
+    let own = probe.clone();
+    env.set_unknown_method_callback(move |state, receiver, method, args| {
+        guard::call_method(&own, state, receiver, method, args)
+    });
+    let own = probe.clone();
+    env.set_formatter(move |out, _state, value| {
+        own.check_print(value)?;
+        print(out, value)
+    });
+    let guards = GUARDS.map(|name| (name, guard::unchanged as Native));
+    for (name, filter) in FILTERS.into_iter().chain(HELPERS).chain(guards) {
+        let charged = is_charged(name);
+        env.add_filter(name, guard::guard(probe.clone(), Operation::Filter, name, filter, charged));
+    }
+    for (name, test) in TESTS.into_iter().chain(MORE_TESTS) {
+        env.add_test(name, guard::guard(probe.clone(), Operation::Test, name, test, false));
+    }
+    for (name, function) in GLOBALS {
+        let guarded = guard::guard(probe.clone(), Operation::Function, name, function, false);
+        env.add_function(name, guarded);
+    }
+}
+
+fn print(out: &mut minijinja::Output, value: &Value) -> Result<(), Error> {
+    match value.as_str() {
+        Some(text) => out.write_str(text)?,
+        None => out.write_str(&repr::to_str(value)?)?,
+    }
+    Ok(())
 }
 
 /// Adapts a function over raw arguments to minijinja's typed ones; it pays for the items of its list.

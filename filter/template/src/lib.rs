@@ -26,6 +26,7 @@ mod chat;
 mod error;
 pub mod limits;
 mod py;
+mod shape;
 mod time;
 mod transpile;
 mod value;
@@ -33,6 +34,7 @@ mod value;
 pub use chat::{ChatRequest, ChatTemplates, ContentFormat, MessageRules, SpecialTokens};
 pub use error::{ConversationError, RenderError, TemplateError};
 pub use limits::RenderLimits;
+pub use shape::ShapeCounts;
 pub use time::CivilTime;
 
 #[cfg(feature = "fuzzing")]
