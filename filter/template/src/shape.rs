@@ -90,6 +90,7 @@ pub(crate) struct Shape {
 }
 
 struct Entry {
+    key: Box<[u8]>,
     /// `None`: opaque.
     shape: Option<Shape>,
     /// The last lookup that found it.
@@ -100,7 +101,10 @@ struct Entry {
 /// The shapes of one model's templates.
 #[derive(Default)]
 pub(crate) struct ShapeMemo {
-    entries: HashMap<Box<[u8]>, Entry>,
+    /// By their keys' hashes; the keys are compared.
+    entries: HashMap<u64, Entry>,
+    /// The hash of the key that was looked up last.
+    hash: u64,
     /// Bytes of all entries.
     bytes: usize,
     lookups: u64,
@@ -138,17 +142,15 @@ impl ShapeMemo {
     /// Looks a request up.
     pub(crate) fn find(&mut self, keyed: &Keyed<'_>) -> Found<'_> {
         self.lookups += 1;
-        // A lookup before `get_mut`, since what that borrows could not be given up for the other branch.
-        if self.entries.contains_key(keyed.bytes.as_slice()) {
-            let Some(entry) = self.entries.get_mut(keyed.bytes.as_slice()) else {
-                return Found::Nothing;
-            };
-            entry.used = self.lookups;
-            return entry.shape.as_ref().map_or(Found::Nothing, Found::Shape);
-        }
         let hash = self.entries.hasher().hash_one(keyed.bytes.as_slice());
-        if self.seen.contains(&hash) {
-            return Found::Again;
+        self.hash = hash;
+        match self.entries.get_mut(&hash) {
+            Some(entry) if *entry.key == *keyed.bytes => {
+                entry.used = self.lookups;
+                return entry.shape.as_ref().map_or(Found::Nothing, Found::Shape);
+            }
+            _ if self.seen.contains(&hash) => return Found::Again,
+            _ => {}
         }
         match self.seen.get_mut(self.seen_next) {
             Some(slot) => *slot = hash,
@@ -158,7 +160,7 @@ impl ShapeMemo {
         Found::Nothing
     }
 
-    /// Keeps what was learned of a request: its shape, or that it has none.
+    /// Keeps what was learned of the request that was looked up last: its shape, or that it has none.
     pub(crate) fn insert(&mut self, keyed: &Keyed<'_>, shape: Result<Shape, Refusal>) {
         match shape {
             Ok(_) => self.counts.learned += 1,
@@ -170,20 +172,24 @@ impl ShapeMemo {
         if bytes > SHAPES_BYTES_MAX {
             return;
         }
+        // Of two keys with one hash, the later takes the place.
+        self.remove(self.hash);
         while self.entries.len() >= SHAPES_MAX || self.bytes + bytes > SHAPES_BYTES_MAX {
             let oldest = self.entries.iter().min_by_key(|(_, entry)| entry.used);
-            let Some(key) = oldest.map(|(key, _)| key.clone()) else {
+            let Some(oldest) = oldest.map(|(hash, _)| *hash) else {
                 break;
             };
-            if let Some(entry) = self.entries.remove(&key) {
-                self.bytes -= entry.bytes;
-            }
+            self.remove(oldest);
         }
-        let entry = Entry { shape, used: self.lookups, bytes };
-        if let Some(before) = self.entries.insert(keyed.bytes.as_slice().into(), entry) {
-            self.bytes -= before.bytes;
-        }
+        let key = keyed.bytes.as_slice().into();
+        self.entries.insert(self.hash, Entry { key, shape, used: self.lookups, bytes });
         self.bytes += bytes;
+    }
+
+    fn remove(&mut self, hash: u64) {
+        if let Some(entry) = self.entries.remove(&hash) {
+            self.bytes -= entry.bytes;
+        }
     }
 }
 

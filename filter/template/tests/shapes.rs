@@ -232,8 +232,9 @@ fn what_looks_into_a_text_has_no_shape() {
         "{% for x, in [c] %}{{ x }}{% endfor %}",
         "{% set (x,) = c %}{{ x }}",
         "{% for x in c recursive %}x{% endfor %}",
-        "{% for x in [['a']] recursive %}{% if x is string %}{{ x }},{% else %}{{ loop(c) }}{% endif %}{% endfor %}",
-        "{% for x in [['a']] recursive %}{% set l = loop %}{% if x is string %}{{ x }},{% else %}{{ l(c) }}{% endif %}{% endfor %}",
+        "{% for x in [['a']] recursive %}{% if x is string %}y{% else %}{{ loop(c) }}{% endif %}{% endfor %}",
+        "{% for x in [['a']] recursive %}{% set l = loop %}{% if x is string %}y{% else %}{{ l(c) }}{% endif %}{% endfor %}",
+        "{% macro l(x) %}{% endmacro %}{% for x in [['a']] recursive %}{% set l = loop %}{% if x is string %}y{% else %}{{ l(c) }}{% endif %}{% endfor %}",
         "{% for x in [c, 'a', d] %}{{ loop.changed(x) }}{% endfor %}",
         "{% for x in [c, 'a', d] %}{% set l = loop %}{{ l.changed(x) }}{% endfor %}",
         "{% macro m(l, x) %}{{ l.changed(x) }}{% endmacro %}{% for x in [c, 'a'] %}{{ m(loop, x) }}{% endfor %}",
@@ -310,6 +311,26 @@ fn what_looks_into_a_text_has_no_shape() {
         "{% macro m(x=c) %}{{ x[0] }}{% endmacro %}{{ m() }}",
         "{% set ns = namespace(x='') %}{% set ns.x = ns.x + c %}{{ ns.x|length }}",
         "{{ namespace(x=c).x == 'a' }}",
+        // The second character of a mark, which is neither of those that make one.
+        "{{ c[1] }}",
+        "{{ c[1:3] }}",
+        "{{ c|select|list|length }}",
+        "{{ c|reject('eq', 'w')|list|length }}",
+        "{{ c|map('upper')|list|length }}",
+        "{{ c|selectattr('x')|list|length }}",
+        "{{ messages|map(attribute='content.1')|join(',') }}",
+        "{{ messages|map(attribute='content.1', default='')|join(',') }}",
+        "{{ [c, d]|map(attribute=1)|join(',') }}",
+        "{{ [c, d]|join(attribute=1) }}",
+        "{{ [c, d]|join(',', 1) }}",
+        "{{ messages|selectattr('content.1', 'eq', 'w')|list|length }}",
+        "{{ messages|rejectattr('content.1', 'eq', 'w')|list|length }}",
+        "{{ [c, d]|selectattr(1)|list|length }}",
+        "{{ (messages|map(attribute='content')|list|first)[1] }}",
+        "{{ (messages|map(attribute='content')) == [] }}",
+        "{{ messages[0].values() == [] }}{{ messages[0].values()|list == ['system', 'b'] }}",
+        "{{ (messages[0].values(),) == (1,) }}",
+        "{{ [c.strip] == [d.strip] }}",
         // Tests.
         "{{ c is eq('a') }}",
         "{{ c is ne 'a' }}",
@@ -407,6 +428,8 @@ fn what_only_passes_a_text_on_has_a_shape() {
         "{{ c|trim }}{{ c.strip() }}{{ c.lstrip() }}|{{ c.rstrip() }}",
         "{{ (' ' + c + d + ' x ')|trim }}|{{ (' ' ~ c ~ ' ').rstrip().lstrip() }}",
         "{{ (c|trim + c)|trim }}|{{ (c.lstrip() + '\\n' + c).strip() }}",
+        "{% if d|trim %}{{ d }}{% else %}nothing{% endif %}{{ d|trim }}",
+        "{{ (d + c)|trim }}|{{ (c ~ d).rstrip() }}|{{ (d + c).lstrip() }}",
         "{% if c is string and c is defined and c is not none %}{{ c }}{% endif %}",
         "{% if c %}{{ c or d }}{{ c and d }}{{ (not c) or c }}{% endif %}",
         "{{ c if c else d }}{{ nosuch|default(c) }}{{ c|default('x', true) }}",
@@ -550,8 +573,55 @@ fn marks_in_a_request_are_no_texts() {
         both.check_shape(&conversation, TEXTS.len());
     }
     assert_eq!(both.with.shape_counts().hits, 0);
+    let mut special = support::special_tokens();
+    special.extra.insert("x".to_owned(), json!(["a", mark]));
+    let sources = [("default".to_owned(), "{{ messages[0].content }}{{ x[1] }}".to_owned())];
+    let with = ChatTemplates::compile(&sources, special.clone()).unwrap();
+    let without = ChatTemplates::compile(&sources, special).unwrap().without_memo();
+    let special = Both { with, without };
+    special.check_shape(&plain_chat(), TEXTS.len());
+    assert_eq!(special.with.shape_counts(), ShapeCounts::default());
     let source = format!("{{{{ messages[0].content }}}}{mark}");
     assert_eq!(counts_of(&source).hits, 0);
+}
+
+#[test]
+fn all_but_the_texts_is_part_of_a_shape() {
+    let both = Both::of(
+        "{{ messages|map(attribute='content')|join }}{{ messages|map(attribute='role')|join }}\
+         {{ messages[0].name }}{{ tools }}{{ documents }}{{ add_generation_prompt }}{{ x }}{{ y }}",
+    );
+    let base = json!({"messages": [{"role": "user", "content": "a"}]});
+    let mut changed = vec![base.clone()];
+    for (path, value) in [
+        ("/messages/0/role", json!("tool")),
+        ("/messages/0/name", json!("n")),
+        ("/messages/1", json!({"role": "user", "content": "b"})),
+        ("/tools", json!([{"a": 1}])),
+        ("/tools", json!([{"a": 1.0}])),
+        ("/documents", json!([{"a": 1}])),
+        ("/documents", json!([{"a": "1"}])),
+        ("/add_generation_prompt", json!(true)),
+        ("/kwargs", json!({"x": 1})),
+        ("/kwargs", json!({"y": 1})),
+        ("/kwargs", json!({"x": 1, "y": 1})),
+    ] {
+        let mut conversation = base.clone();
+        match path.rsplit_once('/').unwrap() {
+            ("/messages", _) => conversation["messages"].as_array_mut().unwrap().push(value),
+            ("/messages/0", name) => conversation["messages"][0][name] = value,
+            (_, name) => conversation[name] = value,
+        }
+        changed.push(conversation);
+    }
+    for _ in 0..3 {
+        for conversation in &changed {
+            both.check(conversation).ok();
+        }
+    }
+    let counts = both.with.shape_counts();
+    let count = changed.len() as u64;
+    assert_eq!((counts.learned, counts.hits), (count, count));
 }
 
 #[test]
