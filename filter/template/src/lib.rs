@@ -13,8 +13,12 @@
 //! writes it anew, with the operators that differ turned into function calls.
 //! What would still differ is refused at compile time, with the reason.
 //!
+//! A request that differs from ones before only in its messages' texts is put
+//! together from a remembered shape, without the engine, where that is exact
+//! (`shape`).
+//!
 //! Bounds: source bytes, fuel (time and memory), output bytes, nesting of
-//! values and of calls; see [`limits`]. No clock: the caller brings the time.
+//! values and of calls, shapes; see [`limits`]. No clock: the caller brings the time.
 
 #![deny(missing_docs)]
 #![cfg_attr(

@@ -288,11 +288,12 @@ fn guarded(
     args: &[Value],
     apply: impl FnOnce() -> Result<Value, Error>,
 ) -> Result<Value, Error> {
-    if let (Rule::Strip(ends), [value]) = (rule, args) {
-        if is_plain_text(value) && is_marked_text(value) {
-            let text = value.as_str().and_then(|text| stripped(text, ends));
-            return text.map(Value::from).ok_or_else(|| probe.observed());
-        }
+    if let (Rule::Strip(ends), [value]) = (rule, args)
+        && is_plain_text(value)
+        && is_marked_text(value)
+    {
+        let text = value.as_str().and_then(|text| stripped(text, ends));
+        return text.map(Value::from).ok_or_else(|| probe.observed());
     }
     probe.demand(rule.admits(args, probe))?;
     let result = apply()?;

@@ -66,11 +66,11 @@ pub(super) fn with_texts(messages: &Json, replacement: impl Fn(usize, &str) -> S
     let mut replaced = messages.clone();
     let mut count = 0;
     for message in replaced.as_array_mut().into_iter().flatten() {
-        if let Some(Json::String(text)) = message.get_mut(CONTENT) {
-            if !text.is_empty() {
-                *text = replacement(count, text);
-                count += 1;
-            }
+        if let Some(Json::String(text)) = message.get_mut(CONTENT)
+            && !text.is_empty()
+        {
+            *text = replacement(count, text);
+            count += 1;
         }
     }
     replaced
@@ -111,7 +111,6 @@ impl Writer {
                 }
                 Json::Null => self.bytes.push(b'n'),
                 _ if name == CONTENT => return None,
-                // The list of messages and the message itself are two levels.
                 value => self.json(value, VALUE_DEPTH_MAX)?,
             }
         }

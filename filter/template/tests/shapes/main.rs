@@ -1,10 +1,17 @@
 //! Prompts from the memo of shapes are those of the template engine, byte for byte.
 
+mod cases;
+mod random;
+#[path = "../support/mod.rs"]
 mod support;
 
+use std::cell::Cell;
 use std::fmt::Write;
 
+use cases::{KEPT, LEAKS, STRICTLY_REFUSED};
 use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+use random::{conversation, statement};
 use serde_json::{Map, Value, json};
 use warmpath_template::{
     ChatRequest, ChatTemplates, MessageRules, RenderError, RenderLimits, ShapeCounts,
@@ -190,222 +197,6 @@ fn counts_of(source: &str) -> ShapeCounts {
 
 #[test]
 fn what_looks_into_a_text_has_no_shape() {
-    const LEAKS: &[&str] = &[
-        // Comparisons.
-        "{{ c == 'a' }}",
-        "{{ 'a' != c }}",
-        "{{ c == d }}",
-        "{{ 'a' == 'a' == c }}",
-        "{{ c < 'b' }}",
-        "{{ 'b' <= c }}",
-        "{{ c > 'b' }}",
-        "{{ c >= d }}",
-        "{{ [c] == ['a'] }}",
-        "{{ {'k': c} == {'k': 'a'} }}",
-        "{{ (c, 1) < ('b', 1) }}",
-        "{{ messages[0] == messages[1] }}",
-        "{{ messages == [] }}",
-        "{{ 'a' in c }}",
-        "{{ c in 'abc' }}",
-        "{{ c in ['a'] }}",
-        "{{ c not in ['a'] }}",
-        "{{ 'a' in [c] }}",
-        "{{ c in {'a': 1} }}",
-        "{{ 'a' not in messages[0].values() }}",
-        // Subscripts, slices, attributes.
-        "{{ c[0] }}",
-        "{{ c[-1] }}",
-        "{{ c[1:] }}",
-        "{{ c[::2] }}",
-        "{{ c['x'] }}",
-        "{{ c.x }}",
-        "{{ c.split is defined }}",
-        "{{ (c ~ 'b')[0] }}",
-        "{{ {'a': 1}[c] }}",
-        "{{ {'a': 1}.get(c, 2) }}",
-        "{{ messages[0][c] }}",
-        "{{ (c|attr('split'))('a')|length }}",
-        "{% set f = c.strip %}{{ f() }}",
-        "{% set f = c.split %}{{ f('a')|length }}",
-        // Loops and unpacking.
-        "{% for x in c %}{{ x }},{% endfor %}",
-        "{% for x, in [c] %}{{ x }}{% endfor %}",
-        "{% set (x,) = c %}{{ x }}",
-        "{% for x in c recursive %}x{% endfor %}",
-        "{% for x in [['a']] recursive %}{% if x is string %}y{% else %}{{ loop(c) }}{% endif %}{% endfor %}",
-        "{% for x in [['a']] recursive %}{% set l = loop %}{% if x is string %}y{% else %}{{ l(c) }}{% endif %}{% endfor %}",
-        "{% macro l(x) %}{% endmacro %}{% for x in [['a']] recursive %}{% set l = loop %}{% if x is string %}y{% else %}{{ l(c) }}{% endif %}{% endfor %}",
-        "{% for x in [c, 'a', d] %}{{ loop.changed(x) }}{% endfor %}",
-        "{% for x in [c, 'a', d] %}{% set l = loop %}{{ l.changed(x) }}{% endfor %}",
-        "{% macro m(l, x) %}{{ l.changed(x) }}{% endmacro %}{% for x in [c, 'a'] %}{{ m(loop, x) }}{% endfor %}",
-        "{% for x in [c, 'a'] %}{{ loop.cycle(c, 'b') }}{% endfor %}",
-        "{% macro m(x) %}{{ x }}{% endmacro %}{{ m(*c) if c|length == 1 else '' }}",
-        "{% macro m(x) %}{{ x }}{% endmacro %}{{ m(*[c]) == 'a' }}",
-        // Filters.
-        "{{ c|length }}",
-        "{{ c|count }}",
-        "{{ c|upper }}",
-        "{{ c|lower }}",
-        "{{ c|title }}",
-        "{{ c|capitalize }}",
-        "{{ c|replace('a', 'b') }}",
-        "{{ 'xay'|replace('a', c) }}",
-        "{{ 'xay'|replace(c, 'b') }}",
-        "{{ c|tojson }}",
-        "{{ messages|tojson }}",
-        "{{ messages[0]|tojson(indent=2) }}",
-        "{{ c|first }}",
-        "{{ c|last }}",
-        "{{ c|list }}",
-        "{{ c|reverse }}",
-        "{{ c|int }}",
-        "{{ c|float }}",
-        "{{ c|indent }}",
-        "{{ c|indent(2, true) }}",
-        "{{ 'a\\nb'|indent(c) }}",
-        "{{ c|center(9) }}",
-        "{{ c|truncate(3) }}",
-        "{{ c|e }}",
-        "{{ c|escape }}",
-        "{{ c|forceescape }}",
-        "{{ c|safe }}",
-        "{{ '<'|safe + c }}",
-        "{{ c + '<'|safe }}",
-        "{{ c|trim('a') }}",
-        "{{ c|trim(chars='a') }}",
-        "{{ c|sort|length }}",
-        "{{ [c, 'b']|sort }}",
-        "{{ [c, 'b']|sort|first }}",
-        "{{ [c, 'b']|max }}",
-        "{{ [c, 'b']|min }}",
-        "{{ [c, 'a']|unique|list|length }}",
-        "{{ [c, d]|string }}",
-        "{{ messages|groupby('content')|length }}",
-        "{{ messages|map(attribute='content')|map('upper')|join }}",
-        "{{ messages|map(attribute='content')|join|length }}",
-        "{{ messages|map(attribute='content.0')|join(',') }}",
-        "{{ [c, d]|map(attribute=0)|join(',') }}",
-        "{{ [c, d]|join(attribute=0) }}",
-        "{{ [c, d]|join(',', 0) }}",
-        "{{ [[c]]|join(',') }}",
-        "{{ [1, 2]|join(c)|length }}",
-        "{{ messages|map('tojson')|join }}",
-        "{{ messages|selectattr('content', 'equalto', 'a')|list|length }}",
-        "{{ messages|rejectattr('content', 'eq', 'a')|list|length }}",
-        "{{ messages|selectattr('content.0', 'eq', 'a')|list|length }}",
-        "{{ messages|selectattr('content', 'in', ['a'])|list|length }}",
-        "{{ messages|selectattr('role', 'eq', c)|list|length }}",
-        "{{ [c, d]|select('eq', 'a')|list|length }}",
-        "{{ [c, d]|reject('lower')|list|length }}",
-        "{{ [c, d]|batch(1)|list }}",
-        "{{ {'k': c}|dictsort(by='value') }}",
-        "{{ {'k': c}|items|list }}",
-        "{{ '%s'|format(c) }}",
-        "{{ c|format }}",
-        "{{ 'x'|attr(c) }}",
-        "{% filter upper %}{{ c }}{% endfilter %}",
-        "{% set x | upper %}{{ c }}{% endset %}{{ x }}",
-        "{% set x %}{{ c }}{% endset %}{{ x == 'a' }}",
-        "{% macro m(x) %}{{ x }}{% endmacro %}{{ m(c)|length }}",
-        "{% macro m() %}{{ caller(c) }}{% endmacro %}{% call(x) m() %}{{ x|length }}{% endcall %}",
-        "{% macro m(x=c) %}{{ x[0] }}{% endmacro %}{{ m() }}",
-        "{% set ns = namespace(x='') %}{% set ns.x = ns.x + c %}{{ ns.x|length }}",
-        "{{ namespace(x=c).x == 'a' }}",
-        // The second character of a mark, which is neither of those that make one.
-        "{{ c[1] }}",
-        "{{ c[1:3] }}",
-        "{{ c|select|list|length }}",
-        "{{ c|reject('eq', 'w')|list|length }}",
-        "{{ c|map('upper')|list|length }}",
-        "{{ c|selectattr('x')|list|length }}",
-        "{{ messages|map(attribute='content.1')|join(',') }}",
-        "{{ messages|map(attribute='content.1', default='')|join(',') }}",
-        "{{ [c, d]|map(attribute=1)|join(',') }}",
-        "{{ [c, d]|join(attribute=1) }}",
-        "{{ [c, d]|join(',', 1) }}",
-        "{{ messages|selectattr('content.1', 'eq', 'w')|list|length }}",
-        "{{ messages|rejectattr('content.1', 'eq', 'w')|list|length }}",
-        "{{ [c, d]|selectattr(1)|list|length }}",
-        "{{ (messages|map(attribute='content')|list|first)[1] }}",
-        "{{ (messages|map(attribute='content')) == [] }}",
-        "{{ messages[0].values() == [] }}{{ messages[0].values()|list == ['system', 'b'] }}",
-        "{{ (messages[0].values(),) == (1,) }}",
-        "{{ [c.strip] == [d.strip] }}",
-        // Tests.
-        "{{ c is eq('a') }}",
-        "{{ c is ne 'a' }}",
-        "{{ c is lt('b') }}",
-        "{{ c is in(['a']) }}",
-        "{{ 'a' is in(c) }}",
-        "{{ c is lower }}",
-        "{{ c is upper }}",
-        "{{ c is filter }}",
-        "{{ c is test }}",
-        // Operators.
-        "{{ c * 2 }}",
-        "{{ 2 * c }}",
-        "{{ [c] * 2 }}",
-        "{{ c % () }}",
-        "{{ '%s' % c }}",
-        "{{ '%s' % (c,) }}",
-        "{{ [c] }}",
-        "{{ {'k': c} }}",
-        "{{ 'x' ~ [c] }}",
-        "{{ (c or d)[0] }}",
-        "{{ (c and d)[0] }}",
-        "{{ (c if true else d)[0] }}",
-        "{{ (c|default('x'))[0] }}",
-        "{{ (nosuch|default(c))[0] }}",
-        // Keys.
-        "{{ {c: 1}|length }}",
-        "{{ {c: 1, 'a': 2}|length }}",
-        "{{ dict([(c, 1), ('a', 2)])|length }}",
-        "{{ dict([[c, 1]])['a'] }}",
-        // Methods.
-        "{{ c.split('a')|length }}",
-        "{{ c.split()[-1] }}",
-        "{{ c.startswith('a') }}",
-        "{{ c.endswith('a') }}",
-        "{{ 'abc'.startswith(c) }}",
-        "{{ 'abc'.split(c) }}",
-        "{{ 'abc'.replace('a', c) }}",
-        "{{ c.replace('a', 'b') }}",
-        "{{ c.find('a') }}",
-        "{{ c.count('a') }}",
-        "{{ c.upper() }}",
-        "{{ c.lower() }}",
-        "{{ c.title() }}",
-        "{{ c.splitlines()|length }}",
-        "{{ c.strip('a') }}",
-        "{{ c.lstrip('a') }}",
-        "{{ c.removeprefix('a') }}",
-        "{{ c.partition('a')[0] }}",
-        "{{ c.isspace() }}",
-        "{{ c.isdigit() }}",
-        "{{ c.zfill(3) }}",
-        "{{ c.join(['1', '2'])|length }}",
-        "{{ ','.join([c, d])|length }}",
-        "{{ '{}'.format(c) }}",
-        "{{ c.format(1) if '{' not in c else '' }}",
-        "{{ [c].index('a') if c == 'a' else '' }}",
-        "{{ [c, 'b'].count('a') }}",
-        "{{ ['a', 'b'].count(c) }}",
-        // What a time or a number can make.
-        "{{ c }}{{ strftime_now('%H:%M') }}",
-        "{{ c }}{{ strftime_now('%Y %S') }}",
-        "{{ c }}{{ strftime_now('%c') }}",
-        "{{ c }}{{ '%c' % 64976 }}",
-        "{{ c }}{{ '%cw000%c' % (64976, 64977) }}",
-        "{{ c }}{{ '\u{fdd0}w000\u{fdd1}' }}",
-        // Generators in a sum are used up by a look.
-        "{% set g = messages|map(attribute='content') %}{% set l = [c] + g %}{{ l|list|length }}{{ c }}",
-        "{% for x, (y, z) in [[1, c]] %}{{ y }}{% endfor %}{{ c }}",
-    ];
-    // Not written under guard at all.
-    const STRICTLY_REFUSED: &[&str] = &[
-        "{% for x, (y, z) in [[1, c]] %}{{ y }}{% endfor %}{{ c }}",
-        "{{ c }}{{ '\u{fdd0}w000\u{fdd1}' }}",
-    ];
     let set = "{% set c = messages[-1].content %}{% set d = messages[0].content %}";
     let mut leaks = String::new();
     for leak in LEAKS {
@@ -422,39 +213,6 @@ fn what_looks_into_a_text_has_no_shape() {
 
 #[test]
 fn what_only_passes_a_text_on_has_a_shape() {
-    const KEPT: &[&str] = &[
-        "{{ c }}",
-        "{{ c + d }}{{ c ~ 1 ~ d }}",
-        "{{ c|trim }}{{ c.strip() }}{{ c.lstrip() }}|{{ c.rstrip() }}",
-        "{{ (' ' + c + d + ' x ')|trim }}|{{ (' ' ~ c ~ ' ').rstrip().lstrip() }}",
-        "{{ (c|trim + c)|trim }}|{{ (c.lstrip() + '\\n' + c).strip() }}",
-        "{% if d|trim %}{{ d }}{% else %}nothing{% endif %}{{ d|trim }}",
-        "{{ (d + c)|trim }}|{{ (c ~ d).rstrip() }}|{{ (d + c).lstrip() }}",
-        "{% if c is string and c is defined and c is not none %}{{ c }}{% endif %}",
-        "{% if c %}{{ c or d }}{{ c and d }}{{ (not c) or c }}{% endif %}",
-        "{{ c if c else d }}{{ nosuch|default(c) }}{{ c|default('x', true) }}",
-        "{{ c == none }}{{ c != '' }}{{ '' == c }}{{ c != false }}{{ c == 1 }}",
-        "{{ 'content' in messages[0] }}{{ messages[0].get('content') }}{{ messages[0]['content'] }}",
-        "{{ messages[1:]|length }}{{ messages[0].keys()|list }}{{ messages|length }}",
-        "{% for m in messages %}{{ loop.index }}{{ m.role }}{{ m.content }}{% endfor %}",
-        "{% for k, v in messages[0].items() %}{{ k }}{{ v }}{% endfor %}",
-        "{% for m in messages|selectattr('role', 'equalto', 'user') %}{{ m.content }}{% endfor %}",
-        "{% for m in messages|rejectattr('role', 'equalto', 'user')|list %}{{ m.content }}{% endfor %}",
-        "{{ messages|map(attribute='content')|join('\\n') }}",
-        "{{ messages|map(attribute='content')|map('trim')|join('\\n') }}",
-        "{{ [c, d]|join(',') }}{{ [c, d]|last }}{{ [c, d]|reverse|first }}",
-        "{{ ([c] + [d])|join }}{{ (c, d)[0] }}",
-        "{% set x, y = [c, d] %}{{ x }}{{ y }}",
-        "{% set x %}<{{ c }}>{% endset %}{{ x }}{{ x ~ x }}",
-        "{% macro m(x, y='b') %}{{ x }}{{ y }}{% endmacro %}{{ m(c) }}{{ m(c, y=d) }}{{ m(y=c, x=d) }}",
-        "{% macro m(x) %}{{ x }}{{ caller() }}{% endmacro %}{% call m(c) %}{{ d }}{% endcall %}",
-        "{% set ns = namespace(x='', y=c) %}{% for m in messages %}{% set ns.x = ns.x + m.content %}{% endfor %}{{ ns.x }}{{ ns.y }}",
-        "{% set x = {'k': c, 'l': [d]} %}{{ x.k }}{{ x['l'][0] }}{{ dict(k=c).k }}",
-        "{{ c }}{{ strftime_now('%d %b %Y %-d') }}",
-        "{{ c|string }}{% generation %}{{ c }}{% endgeneration %}",
-        "{% with x = c %}{{ x }}{% endwith %}",
-        "x",
-    ];
     let set = "{% set c = messages[-1].content %}{% set d = messages[0].content %}";
     let mut lost = String::new();
     for source in KEPT {
@@ -486,6 +244,48 @@ fn render_at(
     };
     change(&mut chat, &mut limits);
     templates.render(&chat, &limits)
+}
+
+/// How many random templates are tried, of which about a third compiles and renders.
+const TEMPLATES: u32 = 4_000;
+
+#[test]
+fn random_templates_render_alike() {
+    let config = ProptestConfig { cases: cases(), failure_persistence: None, ..<_>::default() };
+    let compiled = Cell::new(0_u32);
+    let (learned, opaque) = (Cell::new(0), Cell::new(0));
+    let statements = proptest::collection::vec(statement(), 1..4);
+    let result = TestRunner::new(config).run(&statements, |statements| {
+        let source = format!(
+            "{{% macro m(x, y='b') %}}{{{{ x }}}}{{{{ y }}}}{{% if caller %}}{{{{ caller() }}}}{{% endif %}}\
+             {{% endmacro %}}{{% set c = messages[-1].content %}}{{% set d = messages[0].content %}}\
+             {{% set ns = namespace(x=d) %}}{}",
+            statements.concat()
+        );
+        let Some(both) = Both::new(&source, MessageRules::V5) else {
+            return Ok(());
+        };
+        let mut short = plain_chat();
+        short["messages"][0]["content"] = json!(" b");
+        short["messages"][1]["content"] = json!("a");
+        for chat in [plain_chat(), short] {
+            both.check_shape(&chat, TEXTS.len());
+        }
+        let counts = both.with.shape_counts();
+        compiled.set(compiled.get() + 1);
+        learned.set(learned.get() + u32::from(counts.learned > 0));
+        opaque.set(opaque.get() + u32::from(counts.opaque > 0));
+        Ok(())
+    });
+    println!("{} compiled, {} learned, {} opaque", compiled.get(), learned.get(), opaque.get());
+    result.unwrap();
+    assert!(learned.get() > cases() / 20 && opaque.get() > cases() / 20);
+}
+
+/// `WARMPATH_SHAPE_CASES` asks for more than the usual number of random templates.
+fn cases() -> u32 {
+    let asked = std::env::var("WARMPATH_SHAPE_CASES").ok();
+    asked.and_then(|cases| cases.parse().ok()).unwrap_or(TEMPLATES)
 }
 
 #[test]
@@ -635,32 +435,6 @@ fn a_continued_message_and_parts_are_left_to_the_engine() {
         both.check_shape(&conversation, 4);
     }
     assert_eq!(both.with.shape_counts(), ShapeCounts::default());
-}
-
-fn text() -> impl Strategy<Value = Value> {
-    prop_oneof![
-        4 => proptest::sample::select(TEXTS.to_vec()).prop_map(Value::from),
-        1 => proptest::sample::select(BLANKS.to_vec()).prop_map(Value::from),
-        1 => Just(json!("")),
-        1 => Just(Value::Null),
-        4 => "\\PC{0,12}".prop_map(Value::from),
-        2 => "[ \\n]{0,2}[a-z</>{}|]{0,8}[ \\n]{0,2}".prop_map(Value::from),
-    ]
-}
-
-fn conversation() -> impl Strategy<Value = Value> {
-    let role = proptest::sample::select(vec!["user", "assistant", "tool"]);
-    let message =
-        (role, text()).prop_map(|(role, content)| json!({"role": role, "content": content}));
-    let system = proptest::option::of(text());
-    (system, proptest::collection::vec(message, 1..4), any::<bool>()).prop_map(
-        |(system, mut messages, prompt)| {
-            if let Some(content) = system {
-                messages.insert(0, json!({"role": "system", "content": content}));
-            }
-            json!({"messages": messages, "add_generation_prompt": prompt})
-        },
-    )
 }
 
 thread_local! {
