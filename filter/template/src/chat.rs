@@ -260,12 +260,10 @@ impl ChatTemplates {
         prompt: &str,
     ) -> Result<Shape, Refusal> {
         let limits = RenderLimits::default();
-        Shape::learn(keyed, chat.messages, prompt, |messages| {
-            learner.probe.reset();
+        Shape::learn(keyed, chat.messages, prompt, &learner.probe, |messages| {
             let messages = self.messages(messages).ok()?;
             let context = self.context(chat, &messages, limits.value_depth_max).ok()?;
-            let rendered = run(&learner.env, name, context, &limits).ok()?;
-            (!learner.probe.is_observed()).then_some(rendered)
+            run(&learner.env, name, context, &limits).ok()
         })
     }
 

@@ -38,6 +38,12 @@ pub const SHAPES_BYTES_MAX: usize = 2 * 1024 * 1024;
 /// so that requests that no other will be like cost no more than a hash.
 pub const SHAPES_SEEN_MAX: usize = 128;
 
+/// Most questions about texts that a shape may depend on: some for each of 64 messages.
+pub const SHAPE_CONDITIONS_MAX: usize = 256;
+
+/// After how many requests in a row whose texts answer otherwise a shape is learned anew.
+pub const SHAPE_MISSES_MAX: u32 = 16;
+
 /// Most values (a string counts one for each 64 bytes more) that learning one shape looks through;
 /// some milliseconds. What needs more is not kept.
 pub const SHAPE_SCAN_MAX: usize = 1_000_000;

@@ -13,7 +13,10 @@
 //! guard ([`guard`]). The guard fails the render unless the operation's result
 //! depends on a text in no other way than by containing it whole. Such a render
 //! takes the same course whatever the texts are, so what it writes, with the
-//! texts in the marks' places, is what the engine writes for any texts. All
+//! texts in the marks' places, is what the engine writes for any texts. Where a
+//! template asks whether a text begins with, ends with or contains a string of
+//! its own, the answer becomes a condition ([`conditions`]), and the shape holds
+//! for the texts that answer alike; the engine renders the others. All
 //! else that a render depends on is the key ([`key`]): what is equal there is
 //! equal for the engine. What fails under guard is remembered as opaque and
 //! left to the engine; so are errors. Fuel depends on the texts' lengths; it is
@@ -23,6 +26,7 @@
 //! Bounds: messages, bytes of a key, shapes and their bytes; see
 //! [`crate::limits`]. A lookup walks the request once, without its texts.
 
+mod conditions;
 pub(crate) mod guard;
 mod key;
 mod marks;
@@ -34,8 +38,12 @@ use serde_json::Value as Json;
 
 use crate::ChatRequest;
 use crate::error::RenderError;
-use crate::limits::{RenderLimits, SHAPES_BYTES_MAX, SHAPES_MAX, SHAPES_SEEN_MAX, TEXT_BYTES_MAX};
+use crate::limits::{
+    RenderLimits, SHAPE_MISSES_MAX, SHAPES_BYTES_MAX, SHAPES_MAX, SHAPES_SEEN_MAX, TEXT_BYTES_MAX,
+};
 use crate::py::text::strip;
+use conditions::Condition;
+use guard::Probe;
 pub(crate) use key::Keyed;
 use marks::Piece;
 pub(crate) use marks::is_marked;
@@ -87,6 +95,8 @@ pub(crate) struct Shape {
     fuel: u64,
     /// Fuel for [`FILLER_BYTES`] more of each text.
     fuel_filler: u64,
+    /// What the texts must answer.
+    conditions: Vec<Condition>,
 }
 
 struct Entry {
@@ -96,6 +106,8 @@ struct Entry {
     /// The last lookup that found it.
     used: u64,
     bytes: usize,
+    /// Lookups in a row whose texts did not answer alike.
+    misses: u32,
 }
 
 /// The shapes of one model's templates.
@@ -147,7 +159,13 @@ impl ShapeMemo {
         match self.entries.get_mut(&hash) {
             Some(entry) if *entry.key == *keyed.bytes => {
                 entry.used = self.lookups;
-                return entry.shape.as_ref().map_or(Found::Nothing, Found::Shape);
+                let holds = entry.shape.as_ref().is_none_or(|shape| shape.holds(&keyed.texts));
+                entry.misses = if holds { 0 } else { entry.misses + 1 };
+                return match &entry.shape {
+                    Some(shape) if holds => Found::Shape(shape),
+                    Some(_) if entry.misses > SHAPE_MISSES_MAX => Found::Again,
+                    _ => Found::Nothing,
+                };
             }
             _ if self.seen.contains(&hash) => return Found::Again,
             _ => {}
@@ -182,7 +200,7 @@ impl ShapeMemo {
             self.remove(oldest);
         }
         let key = keyed.bytes.as_slice().into();
-        self.entries.insert(self.hash, Entry { key, shape, used: self.lookups, bytes });
+        self.entries.insert(self.hash, Entry { key, shape, used: self.lookups, bytes, misses: 0 });
         self.bytes += bytes;
     }
 
@@ -194,15 +212,16 @@ impl ShapeMemo {
 }
 
 impl Shape {
-    /// Learns a shape from two renders with marks. `render` gives the prompt and the fuel it took, or
-    /// `None` where it failed; `prompt` is what the engine renders.
+    /// Learns a shape from two renders with marks. `render` renders under guard with a probe; it gives
+    /// the prompt and the fuel it took, or `None` where it failed. `prompt` is what the engine renders.
     pub(crate) fn learn(
         keyed: &Keyed<'_>,
         messages: &Json,
         prompt: &str,
+        probe: &Probe,
         render: impl Fn(&Json) -> Option<(String, u64)>,
     ) -> Result<Self, Refusal> {
-        let shape = Self::of_marks(keyed, messages, render).ok_or(Refusal::Opaque)?;
+        let shape = Self::of_marks(keyed, messages, probe, render).ok_or(Refusal::Opaque)?;
         // What is learned is exact by its making; this makes a mistake in that harmless where it shows.
         match shape.write(&keyed.texts, usize::MAX) {
             Some(Ok(written)) if written == prompt => Ok(shape),
@@ -213,6 +232,7 @@ impl Shape {
     fn of_marks(
         keyed: &Keyed<'_>,
         messages: &Json,
+        probe: &Probe,
         render: impl Fn(&Json) -> Option<(String, u64)>,
     ) -> Option<Self> {
         if marks::is_marked_bytes(&keyed.bytes) {
@@ -220,12 +240,25 @@ impl Shape {
         }
         let marked = |filler_bytes| {
             let mark = |at, text: &str| marks::mark(at, key::is_blank(text), filler_bytes);
-            render(&key::with_texts(messages, mark))
+            probe.start(&keyed.texts);
+            let rendered = render(&key::with_texts(messages, mark));
+            let conditions = probe.finish()?;
+            let (text, fuel) = rendered?;
+            Some((text, fuel, conditions))
         };
-        let (rendered, fuel) = marked(0)?;
-        let (_, fuel_long) = marked(FILLER_BYTES)?;
-        let pieces = marks::parse(&rendered)?;
-        Some(Self { pieces, fuel, fuel_filler: fuel_long.saturating_sub(fuel) })
+        let (text, fuel, conditions) = marked(0)?;
+        let (_, fuel_long, conditions_long) = marked(FILLER_BYTES)?;
+        if conditions != conditions_long {
+            return None;
+        }
+        let pieces = marks::parse(&text)?;
+        let fuel_filler = fuel_long.saturating_sub(fuel);
+        Some(Self { pieces, fuel, fuel_filler, conditions })
+    }
+
+    /// Whether texts answer the template's questions as those did that taught the shape.
+    fn holds(&self, texts: &[&str]) -> bool {
+        self.conditions.iter().all(|condition| condition.holds(texts))
     }
 
     fn bytes(&self) -> usize {
@@ -233,7 +266,11 @@ impl Shape {
             Piece::Literal(text) => text.len(),
             Piece::Content { .. } => 0,
         });
-        literals.sum::<usize>() + self.pieces.len() * size_of::<Piece>()
+        let others: usize = self.conditions.iter().map(|condition| condition.other.len()).sum();
+        literals.sum::<usize>()
+            + self.pieces.len() * size_of::<Piece>()
+            + others
+            + self.conditions.len() * size_of::<Condition>()
     }
 
     /// Renders a request of this shape with these texts; `None` where the engine might meet a limit

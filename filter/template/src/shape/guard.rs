@@ -5,20 +5,22 @@
 //! subscripts, attributes and loops, which the transpiler's strict output
 //! writes with the filters of [`GUARDS`]. An operation passes when its result,
 //! apart from the marks in it, does not depend on what the marks stand for;
-//! otherwise the render is marked as observed, and fails. The default is to
+//! a question with two answers becomes a condition of the shape (see
+//! [`super::conditions`]); otherwise the render is marked as observed, and fails. The default is to
 //! fail: a rule below has to admit what passes, and gives its reason.
 //!
 //! Cost: each operation walks its arguments; the walks of one render are
 //! bounded by [`SHAPE_SCAN_MAX`].
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use minijinja::value::{Rest, ValueKind, ValueOrKwargs};
 use minijinja::{Error, State, Value};
 
-use super::marks::{is_marked, stripped};
-use crate::limits::SHAPE_SCAN_MAX;
+use super::conditions::{Condition, Question};
+use super::marks::{is_marked, single, stripped};
+use crate::limits::{SHAPE_CONDITIONS_MAX, SHAPE_SCAN_MAX};
 use crate::py::args::split_keywords;
 use crate::py::filters::Native;
 use crate::py::methods;
@@ -35,17 +37,55 @@ pub(crate) const GUARDS: [&str; 4] = ["__plain", "__text", "__base", "__addend"]
 pub(crate) struct Probe {
     is_observed: AtomicBool,
     scanned: AtomicUsize,
+    asked: Mutex<Asked>,
+}
+
+/// The texts that the marks stand for, and what was asked of them.
+#[derive(Debug, Default)]
+struct Asked {
+    texts: Vec<String>,
+    conditions: Vec<Condition>,
 }
 
 impl Probe {
-    /// Starts a render.
-    pub(crate) fn reset(&self) {
+    /// Starts a render with marks for these texts.
+    pub(super) fn start(&self, texts: &[&str]) {
         self.is_observed.store(false, Ordering::Relaxed);
         self.scanned.store(0, Ordering::Relaxed);
+        if let Ok(mut asked) = self.asked.lock() {
+            asked.texts = texts.iter().map(|text| (*text).to_owned()).collect();
+            asked.conditions.clear();
+        }
+    }
+
+    /// Ends a render: the conditions under which it holds, or `None` when an operation asked for more.
+    pub(super) fn finish(&self) -> Option<Vec<Condition>> {
+        let asked = std::mem::take(&mut *self.asked.lock().ok()?);
+        (!self.is_observed()).then_some(asked.conditions)
+    }
+
+    /// The answer of the text that a mark stands for, which becomes a condition; `None` when the string
+    /// is not one mark, or too much was asked.
+    fn ask(&self, mark: &Value, question: Question, other: &Value) -> Option<bool> {
+        if !is_plain_text(mark) || !is_plain_text(other) || is_marked_text(other) {
+            return None;
+        }
+        let (at, stripped) = single(mark.as_str()?)?;
+        let other = other.as_str()?;
+        let mut asked = self.asked.lock().ok()?;
+        let answer = Condition::ask(question, asked.texts.get(at)?, stripped, other);
+        let condition = Condition { at, stripped, question, other: other.into(), answer };
+        if !asked.conditions.contains(&condition) {
+            if asked.conditions.len() >= SHAPE_CONDITIONS_MAX {
+                return None;
+            }
+            asked.conditions.push(condition);
+        }
+        Some(answer)
     }
 
     /// Whether an operation asked for what a mark stands for.
-    pub(crate) fn is_observed(&self) -> bool {
+    fn is_observed(&self) -> bool {
         self.is_observed.load(Ordering::Relaxed)
     }
 
@@ -150,8 +190,11 @@ enum Rule {
     Text,
     /// No marked string, and nothing that a walk would use up.
     Addend,
-    /// `trim` and its kin: a mark notes that it was stripped.
+    /// `trim` and its kin: a mark notes that it was stripped. Of characters that are named, whether they
+    /// are there becomes a condition.
     Strip(Ends),
+    /// A question to one text, whose answer becomes a condition.
+    Ask(Question),
     /// A format that asks for the day at most, which the key holds.
     Day,
 }
@@ -204,7 +247,7 @@ impl Rule {
             |items: &[Value]| items.iter().all(|item| is_plain_text(item) || probe.is_clean(item));
         match self {
             Self::Free => true,
-            Self::Clean | Self::Strip(_) => probe.are_clean(args),
+            Self::Clean | Self::Strip(_) | Self::Ask(_) => probe.are_clean(args),
             Self::Base => is_base(),
             Self::Attribute => is_base() && is_step(first, args.get(1)) || probe.are_clean(args),
             Self::Map => is_base() && is_map_admitted(first, args) || probe.are_clean(args),
@@ -295,12 +338,30 @@ fn guarded(
         let text = value.as_str().and_then(|text| stripped(text, ends));
         return text.map(Value::from).ok_or_else(|| probe.observed());
     }
+    if let Some(answered) = answered(probe, rule, args) {
+        return Ok(answered);
+    }
     probe.demand(rule.admits(args, probe))?;
     let result = apply()?;
-    let makes_marks =
-        matches!(rule, Rule::Clean | Rule::Strip(_)) && !probe.is_clean_result(&result);
+    let makes_marks = matches!(rule, Rule::Clean | Rule::Strip(_) | Rule::Ask(_))
+        && !probe.is_clean_result(&result);
     probe.demand(!makes_marks)?;
     Ok(result)
+}
+
+/// The result of an operation that asks one text a question.
+fn answered(probe: &Probe, rule: Rule, args: &[Value]) -> Option<Value> {
+    match (rule, args) {
+        (Rule::Ask(question), [text, other]) => probe.ask(text, question, other).map(Value::from),
+        (Rule::Member, [other, text]) => {
+            probe.ask(text, Question::Contains, other).map(Value::from)
+        }
+        (Rule::Strip(ends), [text, chars]) => {
+            let is_kept = probe.ask(text, Question::Keeps(ends), chars)?;
+            is_kept.then(|| text.clone())
+        }
+        _ => None,
+    }
 }
 
 /// What a name stands for in a template.
@@ -356,6 +417,8 @@ pub(crate) fn call_method(
         ("str", "strip") => Rule::Strip(Ends::Both),
         ("str", "lstrip") => Rule::Strip(Ends::Left),
         ("str", "rstrip") => Rule::Strip(Ends::Right),
+        ("str", "startswith") => Rule::Ask(Question::StartsWith),
+        ("str", "endswith") => Rule::Ask(Question::EndsWith),
         ("dict", "copy" | "get" | "items" | "keys" | "values") | ("list", "copy") => Rule::Base,
         // No type of Python: the engine looks for a function among its entries, whose arguments are clean.
         ("object", _) => Rule::Base,

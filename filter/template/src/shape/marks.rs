@@ -55,6 +55,28 @@ pub(super) fn is_marked_bytes(bytes: &[u8]) -> bool {
     bytes.windows(3).any(|window| matches!(window, [0xef, 0xb7, 0x90 | 0x91]))
 }
 
+/// Which text a string stands for, if it is one mark and nothing else: its number, and the ends that
+/// are stripped.
+pub(super) fn single(text: &str) -> Option<(usize, Option<Ends>)> {
+    let inner = text.strip_prefix(OPEN)?.strip_suffix(CLOSE)?;
+    let (letter, rest) = inner.split_at_checked(1)?;
+    if is_marked(rest) {
+        return None;
+    }
+    Some((rest.get(..DIGITS)?.parse().ok()?, ends_of(letter)?))
+}
+
+/// The stripped ends that a letter stands for.
+fn ends_of(letter: &str) -> Option<Option<Ends>> {
+    match letter {
+        WHOLE | BLANK => Some(None),
+        LEFT => Some(Some(Ends::Left)),
+        RIGHT => Some(Some(Ends::Right)),
+        BOTH => Some(Some(Ends::Both)),
+        _ => None,
+    }
+}
+
 /// A marked text without the white space at its ends; `None` where that depends on a text of white space only.
 pub(super) fn stripped(text: &str, ends: Ends) -> Option<String> {
     let mut out = strip(text, None, ends).to_owned();
@@ -89,13 +111,7 @@ pub(super) fn parse(rendered: &str) -> Option<Vec<Piece>> {
         push_literal(&mut pieces, literal)?;
         let (inner, after) = marked.split_once(CLOSE)?;
         let (letter, number) = inner.split_at_checked(1)?;
-        let stripped = match letter {
-            WHOLE | BLANK => None,
-            LEFT => Some(Ends::Left),
-            RIGHT => Some(Ends::Right),
-            BOTH => Some(Ends::Both),
-            _ => return None,
-        };
+        let stripped = ends_of(letter)?;
         if number.len() != DIGITS {
             return None;
         }
@@ -146,6 +162,19 @@ mod tests {
         assert_eq!(stripped(&format!("{text}{blank}"), Ends::Right), None);
         assert!(stripped(&format!("{text}{blank}{text}"), Ends::Both).is_some());
         assert!(stripped(&format!("a{blank}"), Ends::Left).is_some());
+    }
+
+    #[test]
+    fn one_mark_stands_for_one_text() {
+        let text = mark(7, false, 3);
+        assert_eq!(single(&text), Some((7, None)));
+        assert_eq!(single(&stripped(&text, Ends::Right).unwrap()), Some((7, Some(Ends::Right))));
+        assert_eq!(single(&mark(1, true, 0)), Some((1, None)));
+        for other in
+            [format!("{text}{text}"), format!("{text} "), format!("a{text}"), String::new()]
+        {
+            assert_eq!(single(&other), None, "{other:?}");
+        }
     }
 
     #[test]

@@ -8,7 +8,7 @@ mod support;
 use std::cell::Cell;
 use std::fmt::Write;
 
-use cases::{KEPT, LEAKS, STRICTLY_REFUSED};
+use cases::{CONDITIONAL, KEPT, LEAKS, STRICTLY_REFUSED, UNASKED};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use random::{conversation, statement};
@@ -199,7 +199,7 @@ fn counts_of(source: &str) -> ShapeCounts {
 fn what_looks_into_a_text_has_no_shape() {
     let set = "{% set c = messages[-1].content %}{% set d = messages[0].content %}";
     let mut leaks = String::new();
-    for leak in LEAKS {
+    for leak in LEAKS.iter().chain(UNASKED) {
         let source = format!("{set}{leak}");
         let counts = counts_of(&source);
         // Where the engine itself fails, nothing would be learned, and the line tests nothing.
@@ -244,6 +244,43 @@ fn render_at(
     };
     change(&mut chat, &mut limits);
     templates.render(&chat, &limits)
+}
+
+#[test]
+fn what_asks_a_text_has_a_shape_for_each_answer() {
+    let set = "{% set c = messages[-1].content %}{% set d = messages[0].content %}";
+    let mut wrong = String::new();
+    for source in CONDITIONAL {
+        let counts = counts_of(&format!("{set}{source}"));
+        if counts.hits == 0 || counts.refuted > 0 {
+            writeln!(wrong, "{source}: {counts:?}").unwrap();
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+}
+
+#[test]
+fn a_shape_follows_the_answers_that_come() {
+    let both = Both::of("{{ 'x' in messages[0].content }}{{ messages[0].content }}");
+    let render = |text: &str, count: usize| {
+        for _ in 0..count {
+            both.check(&json!({"messages": [{"role": "user", "content": text}]})).ok();
+        }
+        both.with.shape_counts()
+    };
+    assert_eq!(render("x", 3).hits, 1);
+    // Some that answer otherwise do not move it; many in a row do.
+    assert_eq!(render("y", 10).hits, 1);
+    assert_eq!(render("x", 1).hits, 2);
+    let counts = render("y", 20);
+    assert_eq!((counts.hits, counts.learned), (5, 2));
+}
+
+#[test]
+fn too_many_questions_have_no_shape() {
+    let questions: String = (0..300).map(|at| format!("{{{{ 'x{at}' in c }}}}")).collect();
+    let counts = counts_of(&format!("{{% set c = messages[-1].content %}}{questions}"));
+    assert_eq!((counts.hits, counts.learned), (0, 0));
 }
 
 /// How many random templates are tried, of which about a third compiles and renders.

@@ -75,7 +75,7 @@ fn expression() -> impl Strategy<Value = String> {
             "in(['a'])", "lower", "upper", "callable", "sameas(none)", "true", "odd", "filter", "undefined",
         ]);
         let method = proptest::sample::select(vec![
-            ".strip()", ".lstrip()", ".rstrip()", ".split()", ".split('w')", ".upper()", ".startswith('w')",
+            ".strip()", ".lstrip()", ".rstrip()", ".split()", ".split('w')", ".upper()", ".startswith('w')", ".endswith('a')", ".strip('a')", ".lstrip('\\u{fdd0}')",
             ".items()", ".keys()", ".values()", ".get('content')", ".get('content', c)", ".copy()",
             ".count('w')", ".index('w')", ".changed(c)", ".cycle(c, d)", ".content", ".role", ".x", ".strip",
             "['content']", "[0]", "[1]", "[-1]", "[1:]", "[:2]", "[::2]", ".isdigit()", ".splitlines()",
