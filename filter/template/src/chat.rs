@@ -5,29 +5,26 @@
 //! messages, adds the special tokens, and cuts the prompt for
 //! `continue_final_message`.
 
+mod engine;
 mod messages;
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
-use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Object, ObjectRepr};
-use minijinja::{Environment, Error, ErrorKind, UndefinedBehavior, Value};
+use minijinja::{Environment, Error, Value};
 use serde_json::{Map, Value as Json};
 
 use crate::error::{ConversationError, RenderError, TemplateError};
-use crate::limits::{
-    CALL_DEPTH_MAX, RenderLimits, SOURCE_BYTES_MAX, TEMPLATES_MAX, VALUE_DEPTH_MAX,
-};
-use crate::py::filters::{FILTERS, Native, is_charged};
-use crate::py::globals::{GLOBALS, NOW_KEY, Now, Raised};
-use crate::py::helpers::HELPERS;
-use crate::py::tests::{MORE_TESTS, TESTS};
-use crate::py::{methods, repr};
+use crate::limits::{RenderLimits, SOURCE_BYTES_MAX, TEMPLATES_MAX, VALUE_DEPTH_MAX};
+use crate::py::globals::{NOW_KEY, Now};
+use crate::shape::guard::Probe;
+use crate::shape::{Found, Keyed, Refusal, Shape, ShapeCounts, ShapeMemo, is_marked};
 use crate::time::CivilTime;
-use crate::transpile::{BLOCK, COMMENT, PRINT, TranspileError, transpile};
+use crate::transpile::{TranspileError, transpile};
 use crate::value::to_value;
+use engine::{environment, run};
 use messages::{Message, cut_at_tag, tag_final_message};
 
 /// The tokenizer's named special tokens; templates see them as variables.
@@ -87,12 +84,25 @@ pub struct ChatRequest<'a> {
 
 struct Template {
     source: String,
+    /// Whether [`Learner`] has it.
+    has_strict: bool,
     content_format: ContentFormat,
 }
 
+/// The templates under guard, which shapes are learned from.
+struct Learner {
+    env: Environment<'static>,
+    probe: Arc<Probe>,
+    memo: Mutex<ShapeMemo>,
+}
+
 /// The compiled templates of one model; used for any number of requests.
+///
+/// Requests that differ only in their messages' texts are rendered from a memo of shapes, where that is
+/// exact: a template that looks into the texts is run for each.
 pub struct ChatTemplates {
     env: Environment<'static>,
+    learner: Option<Learner>,
     templates: HashMap<String, Template>,
     special: Vec<(String, Json)>,
     rules: MessageRules,
@@ -117,7 +127,12 @@ impl ChatTemplates {
         if sources.is_empty() || sources.len() > TEMPLATES_MAX {
             return Err(TemplateError::NoTemplate);
         }
-        let mut env = environment();
+        let mut env = environment(None);
+        let probe = Arc::new(Probe::default());
+        let mut strict_env = environment(Some(&probe));
+        let special = special_variables(special);
+        let is_special_marked =
+            special.iter().any(|(name, value)| is_marked(name) || is_marked(&value.to_string()));
         let mut templates = HashMap::new();
         for (name, source) in sources {
             if source.len() > SOURCE_BYTES_MAX {
@@ -130,14 +145,18 @@ impl ChatTemplates {
             let written = transpile(source).map_err(|error| template_error(name, error))?;
             env.add_template_owned(name.clone(), written.source)
                 .map_err(|error| engine_error(name, &error))?;
-            let template =
-                Template { source: source.clone(), content_format: written.content_format };
+            let strict = written.strict.filter(|strict| !is_special_marked && !is_marked(strict));
+            let has_strict = strict
+                .is_some_and(|strict| strict_env.add_template_owned(name.clone(), strict).is_ok());
+            let content_format = written.content_format;
+            let template = Template { source: source.clone(), has_strict, content_format };
             templates.insert(name.clone(), template);
         }
         Ok(Self {
             env,
+            learner: Some(Learner { env: strict_env, probe, memo: Mutex::default() }),
             templates,
-            special: special_variables(special),
+            special,
             rules: MessageRules::default(),
         })
     }
@@ -146,7 +165,24 @@ impl ChatTemplates {
     #[must_use]
     pub fn with_rules(mut self, rules: MessageRules) -> Self {
         self.rules = rules;
+        if let Some(learner) = &mut self.learner {
+            learner.memo = Mutex::default();
+        }
         self
+    }
+
+    /// The same templates without a memo of shapes: each render runs the template.
+    #[must_use]
+    pub fn without_memo(mut self) -> Self {
+        self.learner = None;
+        self
+    }
+
+    /// How the memo of shapes was used; zeros without one.
+    #[must_use]
+    pub fn shape_counts(&self) -> ShapeCounts {
+        let memo = self.learner.as_ref().and_then(|learner| learner.memo.lock().ok());
+        memo.map_or_else(ShapeCounts::default, |memo| memo.counts())
     }
 
     /// The content format of the default template, as vLLM would detect it.
@@ -168,6 +204,76 @@ impl ChatTemplates {
     ) -> Result<String, RenderError> {
         let name = self.select(chat)?;
         let template = self.templates.get(name).ok_or(RenderError::NoSuchTemplate)?;
+        let has_shape = template.has_strict && !chat.continue_final_message;
+        match self.learner.as_ref().filter(|_| has_shape) {
+            Some(learner) => self.render_by_shape(learner, name, chat, limits),
+            None => self.render_by_engine(name, chat, limits),
+        }
+    }
+
+    /// From the shape, if there is one; else by the engine, and the shape is learned when it came before.
+    fn render_by_shape(
+        &self,
+        learner: &Learner,
+        name: &str,
+        chat: &ChatRequest<'_>,
+        limits: &RenderLimits,
+    ) -> Result<String, RenderError> {
+        let depth_max = limits.value_depth_max.min(VALUE_DEPTH_MAX);
+        // Another thread's use of the memo is not waited for.
+        let Ok(mut memo) = learner.memo.try_lock() else {
+            return self.render_by_engine(name, chat, limits);
+        };
+        let Some(keyed) = memo.key(name, chat, depth_max) else {
+            return self.render_by_engine(name, chat, limits);
+        };
+        let found = match memo.find(&keyed) {
+            Found::Shape(shape) => shape.render(&keyed, limits),
+            Found::Again => {
+                let rendered = self.render_by_engine(name, chat, limits);
+                // An error may come from a limit that another request of the shape does not meet.
+                if let Ok(prompt) = &rendered {
+                    let shape = self.learn(learner, name, (chat, &keyed), prompt);
+                    memo.insert(&keyed, shape);
+                }
+                memo.give_back(keyed);
+                return rendered;
+            }
+            Found::Nothing => None,
+        };
+        memo.give_back(keyed);
+        match found {
+            Some(rendered) => {
+                memo.count_hit();
+                rendered
+            }
+            None => self.render_by_engine(name, chat, limits),
+        }
+    }
+
+    /// The request's shape, if its prompt does not depend on the texts otherwise.
+    fn learn(
+        &self,
+        learner: &Learner,
+        name: &str,
+        (chat, keyed): (&ChatRequest<'_>, &Keyed<'_>),
+        prompt: &str,
+    ) -> Result<Shape, Refusal> {
+        let limits = RenderLimits::default();
+        Shape::learn(keyed, chat.messages, prompt, &learner.probe, |messages| {
+            let messages = self.messages(messages).ok()?;
+            let context = self.context(chat, &messages, limits.value_depth_max).ok()?;
+            run(&learner.env, name, context, &limits).ok()
+        })
+    }
+
+    fn render_by_engine(
+        &self,
+        name: &str,
+        chat: &ChatRequest<'_>,
+        limits: &RenderLimits,
+    ) -> Result<String, RenderError> {
+        let template = self.templates.get(name).ok_or(RenderError::NoSuchTemplate)?;
         let depth_max = limits.value_depth_max.min(VALUE_DEPTH_MAX);
         let mut messages = self.messages(chat.messages)?;
         let continued = match chat.continue_final_message {
@@ -178,7 +284,7 @@ impl ChatTemplates {
             false => None,
         };
         let context = self.context(chat, &messages, depth_max)?;
-        let rendered = self.run(name, context, limits)?;
+        let (rendered, _) = run(&self.env, name, context, limits)?;
         match continued {
             Some(final_text) => cut_at_tag(rendered, &final_text),
             None => Ok(rendered),
@@ -265,91 +371,6 @@ impl ChatTemplates {
         }
         Ok(Value::from_object(Root(variables)))
     }
-
-    fn run(
-        &self,
-        name: &str,
-        context: Value,
-        limits: &RenderLimits,
-    ) -> Result<String, RenderError> {
-        let with_fuel;
-        let env = if self.env.fuel() == Some(limits.fuel) {
-            &self.env
-        } else {
-            let mut env = self.env.clone();
-            env.set_fuel(Some(limits.fuel));
-            with_fuel = env;
-            &with_fuel
-        };
-        let template = env.get_template(name).map_err(|_| RenderError::NoSuchTemplate)?;
-        let mut out =
-            BoundedWriter { bytes: Vec::new(), bytes_max: limits.output_bytes_max, is_full: false };
-        let result = template.render_captured_to(context, &mut out);
-        if out.is_full {
-            return Err(RenderError::OutputTooLong { bytes_max: limits.output_bytes_max });
-        }
-        result.map_err(|error| render_error(&error))?;
-        // minijinja writes whole strings only.
-        String::from_utf8(out.bytes).map_err(|_| RenderError::Operation("not UTF-8".to_owned()))
-    }
-}
-
-/// The environment that transformers builds, with Python's behaviour in it.
-fn environment() -> Environment<'static> {
-    let mut env = Environment::empty();
-    // The transpiler has resolved white space; here text is text.
-    let syntax = SyntaxConfig::builder()
-        .block_delimiters(BLOCK.0, BLOCK.1)
-        .variable_delimiters(PRINT.0, PRINT.1)
-        .comment_delimiters(COMMENT.0, COMMENT.1)
-        .keep_trailing_newline(true)
-        .build();
-    if let Ok(syntax) = syntax {
-        env.set_syntax(syntax);
-    }
-    env.set_undefined_behavior(UndefinedBehavior::Lenient);
-    env.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
-    env.set_recursion_limit(CALL_DEPTH_MAX);
-    env.set_debug(false);
-    env.set_fuel(Some(RenderLimits::default().fuel));
-    env.set_unknown_method_callback(methods::call_method);
-    env.set_formatter(|out, _state, value| {
-        match value.as_str() {
-            Some(text) => out.write_str(text)?,
-            None => out.write_str(&repr::to_str(value)?)?,
-        }
-        Ok(())
-    });
-    for (name, filter) in FILTERS.into_iter().chain(HELPERS) {
-        env.add_filter(name, native(filter, is_charged(name)));
-    }
-    for (name, test) in TESTS.into_iter().chain(MORE_TESTS) {
-        env.add_test(name, native(test, false));
-    }
-    for (name, function) in GLOBALS {
-        env.add_function(name, native(function, false));
-    }
-    env
-}
-
-/// Adapts a function over raw arguments to minijinja's typed ones; it pays for the items of its list.
-fn native(
-    function: Native,
-    is_charged: bool,
-) -> impl Fn(
-    &mut minijinja::State<'_, '_>,
-    minijinja::value::Rest<minijinja::value::ValueOrKwargs>,
-) -> Result<Value, Error>
-+ Send
-+ Sync
-+ 'static {
-    move |state, args| {
-        let args = args.into_values();
-        if let Some(first) = args.first().filter(|_| is_charged) {
-            methods::charge_items(state, first)?;
-        }
-        function(state, &args)
-    }
 }
 
 /// The variables that a render starts with.
@@ -382,28 +403,6 @@ fn special_variables(special: SpecialTokens) -> Vec<(String, Json)> {
     named.chain(special.extra).collect()
 }
 
-/// A byte sink that stops at a limit.
-struct BoundedWriter {
-    bytes: Vec<u8>,
-    bytes_max: usize,
-    is_full: bool,
-}
-
-impl std::io::Write for BoundedWriter {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        if self.bytes.len().saturating_add(bytes.len()) > self.bytes_max {
-            self.is_full = true;
-            return Err(std::io::ErrorKind::OutOfMemory.into());
-        }
-        self.bytes.extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
 fn template_error(name: &str, error: TranspileError) -> TemplateError {
     let TranspileError { line, is_invalid, reason } = error;
     let name = name.to_owned();
@@ -421,19 +420,4 @@ fn engine_error(name: &str, error: &Error) -> TemplateError {
         line: 0,
         reason: format!("the template engine: {error}"),
     }
-}
-
-fn render_error(error: &Error) -> RenderError {
-    let mut source: Option<&(dyn std::error::Error + 'static)> = Some(error);
-    while let Some(current) = source {
-        if let Some(Raised(message)) = current.downcast_ref::<Raised>() {
-            return RenderError::Raised(message.clone());
-        }
-        let error = current.downcast_ref::<Error>();
-        if error.is_some_and(|error| error.kind() == ErrorKind::OutOfFuel) {
-            return RenderError::OutOfFuel;
-        }
-        source = current.source();
-    }
-    RenderError::Operation(error.to_string())
 }

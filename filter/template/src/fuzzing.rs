@@ -2,7 +2,8 @@
 //!
 //! In: bytes, read as a template, and after a NUL as the JSON of the request's
 //! variables. What must hold: compiling and rendering end; the same input
-//! renders to the same output again and under a compiled copy; the limits hold;
+//! renders to the same output again and under a compiled copy; a prompt from a
+//! shape is the engine's, whatever the texts are; the limits hold;
 //! and more fuel or room never changes an output, only errors.
 
 use serde_json::{Map, Value, json};
@@ -36,6 +37,9 @@ pub fn fuzz_render(data: &[u8]) {
     if let Ok(copy) = compile() {
         assert_eq!(first, render(&copy, &variables, &LIMITS), "a compiled copy differs");
     }
+    if let (Ok(with), Ok(without)) = (compile(), compile()) {
+        check_shapes(&with, &without.without_memo(), &variables);
+    }
     if let Ok(prompt) = &first {
         assert!(prompt.len() <= LIMITS.output_bytes_max, "the output limit does not hold");
         let wider = RenderLimits {
@@ -46,6 +50,31 @@ pub fn fuzz_render(data: &[u8]) {
         let again = render(&templates, &variables, &wider);
         assert_eq!(first, again, "wider limits change an output");
     }
+}
+
+/// Texts for one shape: the first two teach it.
+const TEXTS: [(&str, &str); 6] = [
+    ("s", "u"),
+    ("s", "u"),
+    (" s ", "12"),
+    ("</a>", "s"),
+    ("<b", "\u{fdd0}w000\u{fdd1}"),
+    ("u", "u"),
+];
+
+/// Checks that prompts from shapes are those of the engine.
+fn check_shapes(with: &ChatTemplates, without: &ChatTemplates, variables: &Map<String, Value>) {
+    for (system, user) in TEXTS {
+        let messages = json!([
+            {"role": "system", "content": system},
+            {"role": "user", "content": user},
+            {"role": "assistant", "content": ""},
+        ]);
+        let render = |templates| render_messages(templates, &messages, variables, &LIMITS);
+        let (ours, engine) = (render(with), render(without));
+        assert_eq!(ours, engine, "a prompt from a shape differs");
+    }
+    assert_eq!(with.shape_counts().refuted, 0, "a guard has a hole");
 }
 
 fn render(
@@ -60,9 +89,18 @@ fn render(
             {"type": "function", "function": {"name": "f", "arguments": {"items": [1, 2.5, null]}}}
         ]},
     ]);
+    render_messages(templates, &messages, variables, limits)
+}
+
+fn render_messages(
+    templates: &ChatTemplates,
+    messages: &Value,
+    variables: &Map<String, Value>,
+    limits: &RenderLimits,
+) -> Result<String, RenderError> {
     templates.render(
         &ChatRequest {
-            messages: &messages,
+            messages,
             tools: None,
             documents: None,
             add_generation_prompt: true,

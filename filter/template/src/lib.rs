@@ -13,8 +13,12 @@
 //! writes it anew, with the operators that differ turned into function calls.
 //! What would still differ is refused at compile time, with the reason.
 //!
+//! A request that differs from ones before only in its messages' texts is put
+//! together from a remembered shape, without the engine, where that is exact
+//! (`shape`).
+//!
 //! Bounds: source bytes, fuel (time and memory), output bytes, nesting of
-//! values and of calls; see [`limits`]. No clock: the caller brings the time.
+//! values and of calls, shapes; see [`limits`]. No clock: the caller brings the time.
 
 #![deny(missing_docs)]
 #![cfg_attr(
@@ -26,6 +30,7 @@ mod chat;
 mod error;
 pub mod limits;
 mod py;
+mod shape;
 mod time;
 mod transpile;
 mod value;
@@ -33,6 +38,7 @@ mod value;
 pub use chat::{ChatRequest, ChatTemplates, ContentFormat, MessageRules, SpecialTokens};
 pub use error::{ConversationError, RenderError, TemplateError};
 pub use limits::RenderLimits;
+pub use shape::ShapeCounts;
 pub use time::CivilTime;
 
 #[cfg(feature = "fuzzing")]

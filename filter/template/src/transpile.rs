@@ -34,6 +34,9 @@ pub(crate) const COMMENT: (&str, &str) = ("\u{1}#", "#\u{1}");
 pub(crate) struct Transpiled {
     /// The emitted source.
     pub(crate) source: String,
+    /// The same with every operation that may look into a message's text under guard, see
+    /// [`crate::shape`]; `None` where that cannot be written.
+    pub(crate) strict: Option<String>,
     /// What shape of content the template iterates over.
     pub(crate) content_format: ContentFormat,
 }
@@ -69,7 +72,8 @@ pub(crate) fn transpile(source: &str) -> Result<Transpiled, TranspileError> {
     let tokens = lexer::tokens(source)?;
     let template = parser::parse(tokens)?;
     Ok(Transpiled {
-        source: emit::emit(&template)?,
+        source: emit::emit(&template, false)?,
+        strict: emit::emit(&template, true).ok(),
         content_format: detect::content_format(&template),
     })
 }

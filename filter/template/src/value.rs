@@ -208,6 +208,14 @@ impl Generator {
         Value::from_object(Self { items: Mutex::new(Some(items)) })
     }
 
+    /// The items left, which stay.
+    pub(crate) fn items_left(&self) -> Vec<Value> {
+        match self.items.lock() {
+            Ok(items) => items.clone().unwrap_or_default(),
+            Err(_) => Vec::new(),
+        }
+    }
+
     /// The number of items left, and the bytes of those that are strings.
     pub(crate) fn weight(&self) -> (usize, usize) {
         match self.items.lock() {

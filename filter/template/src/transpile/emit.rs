@@ -18,8 +18,9 @@ use scope::{Header, Scope};
 /// Deepest tree that is written. Parsing keeps below it already; this guards the recursion here.
 const DEPTH_MAX: usize = 300;
 
-/// Writes the whole template.
-pub(super) fn emit(template: &[Stmt]) -> Result<String, TranspileError> {
+/// Writes the whole template; if strict, with the filters of [`crate::shape::guard::GUARDS`] around
+/// what an operator of the engine itself, a subscript, an attribute or a call would see.
+pub(super) fn emit(template: &[Stmt], is_strict: bool) -> Result<String, TranspileError> {
     let mut assigned = HashSet::new();
     assigned_names(template, &mut assigned);
     let mut with_defaults = HashSet::new();
@@ -29,6 +30,8 @@ pub(super) fn emit(template: &[Stmt]) -> Result<String, TranspileError> {
         assigned,
         with_defaults,
         escapes: has_markup(template),
+        macros: only_macros(template),
+        is_strict,
         is_soft: false,
         scopes: Vec::new(),
         flags: 0,
@@ -46,6 +49,10 @@ struct Emitter {
     with_defaults: HashSet<String>,
     /// Whether Markup strings can occur, with which `+` escapes.
     escapes: bool,
+    /// Names that only macros are bound to.
+    macros: HashSet<String>,
+    /// Whether guards are written.
+    is_strict: bool,
     /// Whether an unknown filter is an error only when reached, as Jinja2 has it within conditions.
     is_soft: bool,
     /// The scopes around the current statement, outermost first.
@@ -344,7 +351,8 @@ impl Emitter {
             }
             self.target(line, target)?;
             self.push(" = ");
-            self.expr(value)?;
+            let is_unpacked = matches!(target, Target::Tuple(_));
+            self.guarded(if is_unpacked { "__base" } else { "" }, value)?;
             target_names(target, &mut bound);
         }
         self.push(BLOCK.1);
@@ -390,6 +398,7 @@ impl Emitter {
     }
 
     fn target(&mut self, line: usize, target: &Target) -> Result<(), TranspileError> {
+        self.check_unpacking(line, target)?;
         match target {
             Target::Name(name) => {
                 self.check_name(line, name)?;
@@ -417,6 +426,18 @@ impl Emitter {
             }
         }
         Ok(())
+    }
+
+    /// No helper sees what a target within another unpacks.
+    fn check_unpacking(&self, line: usize, target: &Target) -> Result<(), TranspileError> {
+        match target {
+            Target::Tuple(targets)
+                if self.is_strict && targets.iter().any(|t| matches!(t, Target::Tuple(_))) =>
+            {
+                Err(TranspileError::refused(line, "targets within a target, under guard"))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Names that mean something else to minijinja, or that this crate uses.
@@ -519,6 +540,39 @@ fn target_names(target: &Target, names: &mut HashSet<String>) {
         }
         Target::Tuple(targets) => targets.iter().for_each(|target| target_names(target, names)),
         Target::Namespace(..) => {}
+    }
+}
+
+/// Names of macros that nothing else is bound to. What they are called with goes no further than
+/// their parameters.
+fn only_macros(template: &[Stmt]) -> HashSet<String> {
+    let (mut macros, mut others) = (HashSet::new(), HashSet::new());
+    bound_names(template, &mut macros, &mut others);
+    macros.retain(|name| !others.contains(name));
+    macros
+}
+
+fn bound_names(body: &[Stmt], macros: &mut HashSet<String>, others: &mut HashSet<String>) {
+    for statement in body {
+        match statement {
+            Stmt::Set(target, _) | Stmt::SetBlock { target, .. } | Stmt::For { target, .. } => {
+                target_names(target, others);
+            }
+            Stmt::With { values, .. } => {
+                values.iter().for_each(|(target, _)| target_names(target, others));
+            }
+            Stmt::Macro { name, params, .. } => {
+                macros.insert(name.clone());
+                others.extend(params.iter().map(|(name, _)| name.clone()));
+            }
+            Stmt::CallBlock { params, .. } => {
+                others.extend(params.iter().map(|(name, _)| name.clone()));
+            }
+            _ => {}
+        }
+        for body in statement.bodies() {
+            bound_names(body, macros, others);
+        }
     }
 }
 

@@ -4,6 +4,7 @@ use super::super::TranspileError;
 use super::super::ast::{Args, BinaryOp, CompareOp, Const, Expr, ExprKind, UnaryOp};
 use super::{Emitter, is_keyword};
 use crate::py::filters::{FILTERS, FILTERS_REFUSED};
+use crate::py::globals::GLOBALS;
 use crate::py::methods::{is_method_name, is_refused_method};
 use crate::py::tests::is_test_name;
 
@@ -15,6 +16,19 @@ impl Emitter {
     /// Writes an expression that can be followed by a postfix, a filter or an operator.
     pub(super) fn expr(&mut self, expr: &Expr) -> Result<(), TranspileError> {
         self.nested(expr.line, |emitter| emitter.kind(expr))
+    }
+
+    /// The same under a guard, if the template is strict and the guard has a name.
+    pub(super) fn guarded(&mut self, guard: &str, expr: &Expr) -> Result<(), TranspileError> {
+        if !self.is_strict || guard.is_empty() {
+            return self.expr(expr);
+        }
+        self.push("(");
+        self.expr(expr)?;
+        self.push("|");
+        self.push(guard);
+        self.push(")");
+        Ok(())
     }
 
     fn kind(&mut self, expr: &Expr) -> Result<(), TranspileError> {
@@ -149,8 +163,9 @@ impl Emitter {
             run.push((*op, right));
             start = left;
         }
+        let guard = if is_native { "__addend" } else { "" };
         self.push("(");
-        self.expr(start)?;
+        self.guarded(guard, start)?;
         for (op, right) in run.into_iter().rev() {
             self.push(match op {
                 BinaryOp::Add if is_native => " + ",
@@ -162,7 +177,7 @@ impl Emitter {
                 BinaryOp::Mod => "|__mod(",
                 BinaryOp::Pow => "|__pow(",
             });
-            self.expr(right)?;
+            self.guarded(guard, right)?;
             self.push(if is_native { "" } else { ")" });
         }
         self.push(")");
@@ -220,8 +235,9 @@ impl Emitter {
         self.push("(");
         for (at, (op, right)) in rest.iter().enumerate() {
             self.push(if at > 0 { " and " } else { "" });
+            let (left_guard, right_guard) = equality_guards(*op, left, right);
             self.push(if *op == CompareOp::NotIn { "(not (" } else { "(" });
-            self.expr(left)?;
+            self.guarded(left_guard, left)?;
             self.push(match op {
                 CompareOp::Eq => " == ",
                 CompareOp::Ne => " != ",
@@ -231,7 +247,7 @@ impl Emitter {
                 CompareOp::Ge => "|__ge(",
                 CompareOp::In | CompareOp::NotIn => "|__in(",
             });
-            self.expr(right)?;
+            self.guarded(right_guard, right)?;
             self.push(match op {
                 CompareOp::Eq | CompareOp::Ne => ")",
                 CompareOp::NotIn => ")))",
@@ -274,7 +290,7 @@ impl Emitter {
             self.push("))");
             return Ok(());
         }
-        self.expr(base)?;
+        self.guarded(if is_loop { "" } else { "__base" }, base)?;
         self.push(".");
         self.push(name);
         Ok(())
@@ -294,7 +310,7 @@ impl Emitter {
             self.push("))");
             return Ok(());
         }
-        self.expr(base)?;
+        self.guarded("__base", base)?;
         self.push("[");
         self.expr(key)?;
         self.push("]");
@@ -302,10 +318,11 @@ impl Emitter {
     }
 
     fn call(&mut self, callee: &Expr, args: &Args) -> Result<(), TranspileError> {
+        let guard = if self.is_checked(callee) { "" } else { "__plain" };
         match &callee.kind {
             ExprKind::Name(name) if self.with_defaults.contains(name) => {
                 self.push(name);
-                return self.args_with(args, "|__pass");
+                return self.args_with(args, guard, "|__pass");
             }
             ExprKind::Attribute(base, name) if !name.starts_with("__") => {
                 if is_refused_method(name) {
@@ -317,41 +334,50 @@ impl Emitter {
             }
             _ => self.expr(callee)?,
         }
-        self.args(args)
+        self.args_with(args, guard, "")
+    }
+
+    /// Whether what is called needs no guard: a macro, or a function that has a rule of its own.
+    fn is_checked(&self, callee: &Expr) -> bool {
+        callee.name().is_some_and(|name| {
+            let is_function = GLOBALS.iter().any(|(known, _)| *known == name);
+            self.macros.contains(name) || is_function && !self.assigned.contains(name)
+        })
     }
 
     fn args(&mut self, args: &Args) -> Result<(), TranspileError> {
-        self.args_with(args, "")
+        self.args_with(args, "", "")
     }
 
-    /// Arguments, each followed by a filter that takes `undefined` along; unpacked ones are left as they are.
-    fn args_with(&mut self, args: &Args, filter: &str) -> Result<(), TranspileError> {
+    /// Arguments under a guard, each followed by a filter that takes `undefined` along; unpacked ones
+    /// are left as they are.
+    fn args_with(&mut self, args: &Args, guard: &str, filter: &str) -> Result<(), TranspileError> {
         self.push("(");
         let mut separator = "";
         for value in &args.positional {
             self.push(separator);
-            self.expr(value)?;
+            self.guarded(guard, value)?;
             self.push(filter);
             separator = ", ";
         }
         if let Some(value) = &args.dyn_args {
             self.push(separator);
             self.push("*");
-            self.expr(value)?;
+            self.guarded("__plain", value)?;
             separator = ", ";
         }
         for (name, value) in &args.keywords {
             self.push(separator);
             self.push(name);
             self.push("=");
-            self.expr(value)?;
+            self.guarded(guard, value)?;
             self.push(filter);
             separator = ", ";
         }
         if let Some(value) = &args.dyn_kwargs {
             self.push(separator);
             self.push("**");
-            self.expr(value)?;
+            self.guarded("__plain", value)?;
         }
         self.push(")");
         Ok(())
@@ -418,4 +444,18 @@ impl Emitter {
         }
         Ok(())
     }
+}
+
+/// The guards of the two sides of `==` and `!=`. No text equals a literal that is no string, and none
+/// that is not empty equals the empty one, so opposite those a text may stand.
+fn equality_guards(op: CompareOp, left: &Expr, right: &Expr) -> (&'static str, &'static str) {
+    if !matches!(op, CompareOp::Eq | CompareOp::Ne) {
+        return ("", "");
+    }
+    let guard_opposite = |other: &Expr| match &other.kind {
+        ExprKind::Const(Const::Str(text)) if !text.is_empty() => "__plain",
+        ExprKind::Const(_) => "__text",
+        _ => "__plain",
+    };
+    (guard_opposite(right), guard_opposite(left))
 }
