@@ -49,10 +49,11 @@ impl Dispatched {
         self.picked
     }
 
-    /// Whether the prompt was read, so that the engine's usage can be compared.
+    /// Position in the configuration of the model whose prompt was read, so that the engine's
+    /// usage can be compared; `None` when none was.
     #[must_use]
-    pub fn has_prompt(&self) -> bool {
-        self.prompt.is_some()
+    pub fn model_index(&self) -> Option<usize> {
+        self.prompt.as_ref().map(|prompt| prompt.model_index)
     }
 }
 
