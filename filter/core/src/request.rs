@@ -169,6 +169,9 @@ pub enum Approximation {
     Media,
     /// The engine renders another template than the bundle's.
     ForeignTemplate,
+    /// The request has several prompts: it is matched by the first one, and the engine counts the
+    /// tokens of all.
+    Batch,
 }
 
 /// Which tokens of a prompt that is too long are kept.
