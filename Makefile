@@ -83,6 +83,14 @@ evaluate: native ## Simulate fleets under every policy: docs/evaluation.md.
 bench: filter bundle native $(ENVOY) ## What the filter adds to a request's latency.
 	@$(BIN)/warmpath-bench
 
+.PHONY: bench-memory
+bench-memory: filter bundle native $(ENVOY) $(VECTORS) ## What the filter and its bundles take of Envoy's memory.
+	@mkdir -p .cache/bundles
+	@for name in llama3_1 gemma3; do \
+		$(BIN)/warmpath-pack --model-dir .cache/tokenizers/$$name --name $$name -o .cache/bundles/$$name.wpb >/dev/null; \
+	done
+	@$(BIN)/warmpath-bench memory .cache/demo.wpb .cache/bundles/llama3_1.wpb .cache/bundles/gemma3.wpb
+
 .PHONY: filter
 filter: $(TOOLCHAIN) $(CRATES) ## Build the filter: .cache/warmpath.wasm.
 	@$(WASM_CARGO) build $(LOCKED) -p warmpath-filter --profile wasm --target wasm32-wasip1

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::Context;
+use comfy_table::Table;
 
 use crate::latency::{self, Latency};
 use crate::throughput::{self, Throughput};
@@ -30,6 +31,22 @@ pub fn write(
         commit(),
         latency::table(latencies),
         throughput::table(throughputs),
+    );
+    fs::write(path, page).with_context(|| path.display().to_string())
+}
+
+/// Writes the page about memory.
+pub fn write_memory(path: &Path, runs: u32, table: &Table) -> anyhow::Result<()> {
+    let page = format!(
+        "# What the filter takes of memory\n\n\
+        Written by `warmpath-bench memory` (`make bench-memory`), the median of {runs} runs. Envoy has \
+        one VM a worker and one for its main thread; *per VM* is the difference of three workers and \
+        one, halved, and includes the worker's own thread. *Linear memory* is the VM's, after loading. \
+        *Reading* is from the bundle's last byte at the VM until the model can be used, with all VMs \
+        reading at once; *ready* from Envoy's start until all VMs have the bundle.\n\n\
+        - machine: {}\n- commit: {}\n\n{table}\n",
+        machine(),
+        commit(),
     );
     fs::write(path, page).with_context(|| path.display().to_string())
 }
