@@ -206,7 +206,9 @@ impl<S: SharedStore> Writer<'_, S> {
         };
         self.decoded(backend, prompt, &dispatched.distances, usage, &mut written);
         // What another backend than the pick had cached was not predicted.
-        let judged = dispatched.credited == dispatched.picked && !prompt.is_approximate;
+        let judged = dispatched.credited == dispatched.picked
+            && !prompt.is_approximate
+            && usage.prompt_tokens != 0;
         let verdict = judged.then_some(Verdict {
             model_index: prompt.model_index,
             prompt_tokens: u32::try_from(prompt.prompt_tokens).unwrap_or(u32::MAX),

@@ -185,13 +185,12 @@ async fn the_right_bundle_never_does() {
     bed.front.assert_no_crash().await;
 }
 
-/// Sends a request to an engine that answers with such a usage.
+/// Sends a request to an engine that answers so.
 async fn answered_with(
     connection: Connection,
     engine: &mut ScriptedEngine,
-    path: &str,
-    body: &Value,
-    answer: &Value,
+    (path, body): (&str, &Value),
+    (content_type, answer): (&str, &str),
 ) -> Connection {
     let body = body.clone();
     let path = path.to_owned();
@@ -202,7 +201,7 @@ async fn answered_with(
         connection
     });
     let served = engine.next().await;
-    served.answer(200, "application/json", answer.to_string().as_bytes()).await;
+    served.answer(200, content_type, answer.as_bytes()).await;
     poll::within("an answer", client).await.expect("no panic")
 }
 
@@ -227,11 +226,48 @@ async fn batches_are_not_compared() {
         (completions, json!({"model": MODEL, "prompt": one}), openai(tokens)),
     ];
     for (path, body, answer) in &batches {
-        connection = answered_with(connection, &mut engine, path, body, answer).await;
+        let answer = ("application/json", &*answer.to_string());
+        connection = answered_with(connection, &mut engine, (path, body), answer).await;
     }
     let agreements = async || front.model_metric("parity_agreements_total").await;
     poll::until_equal("the other answers to be read", 3, agreements).await;
     assert_eq!(front.model_metric("parity_disagreements_total").await, 0);
     assert_eq!(front.decisions().await.values().sum::<u64>(), 5);
+    front.assert_no_crash().await;
+}
+
+/// Ollama's count of a prompt is taken for its length only where the cached part is named beside it.
+#[tokio::test(flavor = "multi_thread")]
+async fn ollamas_counts_are_read() {
+    let mut engine = ScriptedEngine::start().await;
+    let mut options = FrontOptions::new(Variant::ClusterHeader);
+    options.bundle = Some(demo_bundle());
+    let front = options.start(&[engine.address()]).await;
+    front.wait_for_bundles(VMS).await;
+    let mut connection = front.connect(Version::Http1).await;
+    let raw = json!({"model": MODEL, "prompt": "Why is the sky blue?", "raw": true});
+    let chat = json!({"model": MODEL, "messages": [{"role": "user", "content": "Why?"}]});
+    let end = |cached: &str| {
+        format!(r#""done":true,"prompt_eval_count":999,{cached}"eval_count":7,"eval_duration":1}}"#)
+    };
+    let json = |cached: &str| format!(r#"{{"response":"x",{}"#, end(cached));
+    let lines = |cached: &str| format!("{{\"response\":\"x\"}}\n{}\n", json(cached));
+    let cached = r#""prompt_eval_cached_count":3,"#;
+    let (one, many) = ("application/json", "application/x-ndjson");
+    for (path, body, content_type, answer) in [
+        ("/api/generate", &raw, one, json(cached)),
+        ("/api/generate", &raw, many, lines(cached)),
+        // Not reliable, and not the engine's template: not compared.
+        ("/api/generate", &raw, one, json("")),
+        ("/api/generate", &raw, many, lines("")),
+        ("/api/chat", &chat, many, lines(cached)),
+    ] {
+        let answer = (content_type, &*answer);
+        connection = answered_with(connection, &mut engine, (path, body), answer).await;
+    }
+    let disagreements = async || front.model_metric("parity_disagreements_total").await;
+    poll::until_equal("the reliable counts to be read", 2, disagreements).await;
+    assert_eq!(front.model_metric("reported_cached_tokens_total").await, 6);
+    assert_eq!(front.model_metric("parity_agreements_total").await, 0);
     front.assert_no_crash().await;
 }
