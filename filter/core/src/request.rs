@@ -31,7 +31,7 @@ use serde_json::{Map, Value};
 use crate::blocks::MediaItem;
 use crate::ids::TokenId;
 
-pub use error::error_body;
+pub use error::{error_body, error_body_at};
 #[cfg(any(test, feature = "fuzzing"))]
 pub use fuzz::fuzz_request;
 use json::{Node, Object};

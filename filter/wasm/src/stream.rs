@@ -15,7 +15,7 @@ use warmpath_core::dispatch::{Dispatched, Outcome, Verdict, Writer};
 use warmpath_core::ids::BackendIndex;
 use warmpath_core::metrics::{Metric, Reason};
 use warmpath_core::parity;
-use warmpath_core::request::Api;
+use warmpath_core::request::{self, Api};
 use warmpath_core::route::{Decision, Pick, Router};
 use warmpath_core::store::View;
 use warmpath_core::withhold::Withholder;
@@ -327,7 +327,7 @@ impl HttpContext for Stream {
             }
         }
         if is_internal(&self.path) {
-            host::answer_json(404, r#"{"error":{"message":"not found","type":"not_found"}}"#);
+            host::answer_json(404, &request::error_body_at(&self.path, 404, "not found"));
             return Action::Pause;
         }
         if end_of_stream {
