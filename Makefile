@@ -87,6 +87,14 @@ confirm: filter bundle native $(ENVOY) ## Rows of the evaluation again, in a rea
 bench: filter bundle native $(ENVOY) ## What the filter adds to a request's latency.
 	@$(BIN)/warmpath-bench
 
+.PHONY: bench-memory
+bench-memory: filter bundle native $(ENVOY) $(VECTORS) ## What the filter and its bundles take of Envoy's memory.
+	@mkdir -p .cache/bundles
+	@for name in llama3_1 gemma3; do \
+		$(BIN)/warmpath-pack --model-dir .cache/tokenizers/$$name --name $$name -o .cache/bundles/$$name.wpb >/dev/null; \
+	done
+	@$(BIN)/warmpath-bench memory .cache/demo.wpb .cache/bundles/llama3_1.wpb .cache/bundles/gemma3.wpb
+
 .PHONY: filter
 filter: $(TOOLCHAIN) $(CRATES) ## Build the filter: .cache/warmpath.wasm.
 	@$(WASM_CARGO) build $(LOCKED) -p warmpath-filter --profile wasm --target wasm32-wasip1

@@ -1,8 +1,8 @@
 //! Answer bytes -> the engine's own `usage`.
 //!
-//! In: the chunks of a response body as they pass by. Out: the last `usage` object seen. Nothing
-//! is held back or changed, and no more is kept than the tail of a JSON answer or one incomplete
-//! line of an SSE stream. Linear in the answer.
+//! In: the chunks of a response body as they pass by. Out: the last `usage` object seen, or the
+//! counts that Ollama writes beside its answer. Nothing is held back or changed, and no more is kept
+//! than the tail of a JSON answer or one incomplete line of an SSE stream. Linear in the answer.
 
 use serde::Deserialize;
 
@@ -11,7 +11,7 @@ use crate::limits::{ANSWER_TAIL_BYTES_MAX, SSE_LINE_BYTES_MAX};
 /// What the engine says about one request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Tokens of the prompt as the engine counted them.
+    /// Tokens of the prompt as the engine counted them; 0 when it does not say, or not reliably.
     pub prompt_tokens: u32,
     /// Tokens it did not have to compute; `None` when the engine does not say.
     pub cached_tokens: Option<u32>,
@@ -22,7 +22,8 @@ pub struct Usage {
 /// How an answer is framed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framing {
-    /// One JSON document.
+    /// One JSON document, or one a line (`application/x-ndjson`): the last one has the counts, and
+    /// has them at its end.
     Json,
     /// `text/event-stream`.
     Sse,
@@ -35,7 +36,7 @@ impl Framing {
         let essence = content_type_bytes.split(|&byte| byte == b';').next()?;
         let essence = essence.trim_ascii().to_ascii_lowercase();
         match essence.as_slice() {
-            b"application/json" => Some(Self::Json),
+            b"application/json" | b"application/x-ndjson" => Some(Self::Json),
             b"text/event-stream" => Some(Self::Sse),
             _ => None,
         }
@@ -74,7 +75,8 @@ impl UsageScanner {
         match self.framing {
             Framing::Json => {
                 let start = self.kept.len().saturating_sub(ANSWER_TAIL_BYTES_MAX);
-                last_usage(self.kept.get(start..).unwrap_or_default())
+                let tail = self.kept.get(start..).unwrap_or_default();
+                last_usage(tail).or_else(|| ollama_usage(tail))
             }
             Framing::Sse => {
                 self.end_line();
@@ -191,6 +193,29 @@ fn usage_at(bytes: &[u8], start: usize) -> Option<Usage> {
     raw.ok()?.usage()
 }
 
+/// The counts of an Ollama answer, whose members they are.
+///
+/// `prompt_eval_count` is documented as the number of tokens in the prompt, and is that in versions
+/// that write `prompt_eval_cached_count` beside it. Older ones have at times left cached tokens out
+/// of it, or left it out for a prompt that was cached (ollama/ollama#2068, #16428), and nothing in
+/// an answer tells these from the others: there the prompt's length counts as unknown. `eval_count`,
+/// the tokens of output, is right in all of them.
+fn ollama_usage(bytes: &[u8]) -> Option<Usage> {
+    let completion_tokens = last_count(bytes, b"\"eval_count\"")?;
+    let cached_tokens = last_count(bytes, b"\"prompt_eval_cached_count\"");
+    let prompt_tokens = last_count(bytes, b"\"prompt_eval_count\"");
+    let prompt_tokens = prompt_tokens.filter(|_| cached_tokens.is_some()).unwrap_or(0);
+    Some(Usage { prompt_tokens, cached_tokens, completion_tokens })
+}
+
+/// The number after the last such key, which comes with its quotes: inside a JSON string they would
+/// be escaped.
+fn last_count(bytes: &[u8], key: &[u8]) -> Option<u32> {
+    let start = bytes.windows(key.len()).rposition(|window| window == key)?;
+    let value = bytes.get(start + key.len()..)?.trim_ascii_start().strip_prefix(b":")?;
+    serde_json::Deserializer::from_slice(value).into_iter().next()?.ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -266,6 +291,40 @@ mod tests {
     }
 
     #[test]
+    fn ollama_counts_the_prompt_reliably_where_it_names_the_cached_part() {
+        let end = |prompt: &str| {
+            format!(
+                r#""done":true,"done_reason":"stop","context":[1,2],"total_duration":9,
+                "load_duration":1,{prompt}"prompt_eval_duration":2,"eval_count":7,"eval_duration":3}}"#
+            )
+        };
+        let part = "{\"message\":{\"content\":\"\\\"eval_count\\\":1\"},\"done\":false}\n";
+        let usage = |prompt_tokens, cached_tokens| {
+            Some(Usage { prompt_tokens, cached_tokens, completion_tokens: 7 })
+        };
+        for (prompt, expected) in [
+            (r#""prompt_eval_count":41,"prompt_eval_cached_count":32,"#, usage(41, Some(32))),
+            (r#""prompt_eval_count":41,"prompt_eval_cached_count":0,"#, usage(41, Some(0))),
+            (r#""prompt_eval_count":41,"#, usage(0, None)),
+            ("", usage(0, None)),
+        ] {
+            let whole = format!(r#"{{"response":"hi",{}"#, end(prompt));
+            let last = format!(r#"{{"message":{{"content":""}},{}"#, end(prompt)).replace('\n', "");
+            let streamed = format!("{}{last}\n", part.repeat(500));
+            for answer in [whole, streamed] {
+                for chunk_bytes in [1, 7, 1_000, 100_000] {
+                    assert_eq!(scan(Framing::Json, answer.as_bytes(), chunk_bytes), expected);
+                }
+            }
+        }
+        assert_eq!(scan(Framing::Json, part.as_bytes(), 9), None);
+        for wrong in ["\"eval_count\"", "\"eval_count\":", "\"eval_count\":-1", "\"eval_count\":{}"]
+        {
+            assert_eq!(scan(Framing::Json, wrong.as_bytes(), 9), None);
+        }
+    }
+
+    #[test]
     fn garbage_gives_none() {
         for answer in
             [&b""[..], b"\"usage\"", b"\"usage\":", b"\"usage\":{", b"\xff\xfe\"usage\":[]"]
@@ -279,6 +338,8 @@ mod tests {
     #[test]
     fn content_types() {
         assert_eq!(Framing::from_content_type(b"application/json"), Some(Framing::Json));
+        let lines = Framing::from_content_type(b"application/x-ndjson; charset=utf-8");
+        assert_eq!(lines, Some(Framing::Json));
         assert_eq!(
             Framing::from_content_type(b"Text/Event-Stream; charset=utf-8"),
             Some(Framing::Sse)

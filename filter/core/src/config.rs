@@ -100,6 +100,8 @@ pub struct Model {
     pub block_size_tokens: NonZeroU32,
     /// How the engines prepare chats for the template.
     pub chat: ChatConfig,
+    /// Whether streamed answers are made to carry their usage.
+    pub streamed_usage: StreamedUsage,
     /// Where the bundle is fetched.
     pub bundle: BundleSource,
 }
@@ -143,6 +145,18 @@ impl Apis {
     fn bit(api: Api) -> u16 {
         1 << (api as u16)
     }
+}
+
+/// Whether the filter asks engines for the usage of streamed answers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StreamedUsage {
+    /// Requests go on as clients sent them; without usage nothing is known of the answer.
+    #[default]
+    AsSent,
+    /// Requests of OpenAI's chats and completions are made to ask, and what the answer then has
+    /// more is kept from the client.
+    Ask,
 }
 
 /// A bundle's place: an Envoy cluster and a path there.
@@ -232,6 +246,8 @@ struct RawModel {
     exclude_tools_when_tool_choice_none: bool,
     #[serde(default)]
     block_size_tokens: Option<u32>,
+    #[serde(default)]
+    streamed_usage: StreamedUsage,
     bundle: RawBundle,
 }
 
@@ -437,6 +453,7 @@ impl Check {
                     hides_unused_tools: model.exclude_tools_when_tool_choice_none,
                 },
                 block_size_tokens: NonZeroU32::new(block_size).unwrap_or(NonZeroU32::MIN),
+                streamed_usage: model.streamed_usage,
                 bundle: BundleSource {
                     authority: model.bundle.authority.unwrap_or_else(|| "warmpath".to_owned()),
                     cluster: model.bundle.cluster,
@@ -514,6 +531,21 @@ mod tests {
         assert_eq!(config.backend_by_address("[::1]:2"), Some(BackendIndex(1)));
         assert_eq!(config.backend_by_cluster("a"), Some(BackendIndex(0)));
         assert_eq!(config.models[0].block_size_tokens.get(), 16);
+        assert_eq!(config.models[0].streamed_usage, StreamedUsage::AsSent);
+    }
+
+    #[test]
+    fn streamed_usage_is_asked_for_only_where_configured() {
+        let with = |value: &str| {
+            let model = format!(r#""name":"m","streamed_usage":{value},"#);
+            Config::parse(GOOD.replace(r#""name":"m","#, &model).as_bytes())
+        };
+        assert_eq!(with(r#""ask""#).unwrap().models[0].streamed_usage, StreamedUsage::Ask);
+        assert_eq!(with(r#""as_sent""#).unwrap().models[0].streamed_usage, StreamedUsage::AsSent);
+        for wrong in ["true", r#""Ask""#, "null"] {
+            let Err(ConfigError::Shape { path, .. }) = with(wrong) else { panic!("{wrong}") };
+            assert_eq!(path, "models[0].streamed_usage");
+        }
     }
 
     #[test]

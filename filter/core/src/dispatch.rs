@@ -55,10 +55,11 @@ impl Dispatched {
         self.prompt.as_ref().map_or_else(of_first, |prompt| prompt.block_size_tokens)
     }
 
-    /// Whether the prompt was read, so that the engine's usage can be compared.
+    /// Position in the configuration of the model whose prompt was read, so that the engine's
+    /// usage can be compared; `None` when none was.
     #[must_use]
-    pub fn has_prompt(&self) -> bool {
-        self.prompt.is_some()
+    pub fn model_index(&self) -> Option<usize> {
+        self.prompt.as_ref().map(|prompt| prompt.model_index)
     }
 }
 
@@ -211,7 +212,9 @@ impl<S: SharedStore> Writer<'_, S> {
         };
         self.decoded(backend, prompt, &dispatched.distances, usage, &mut written);
         // What another backend than the pick had cached was not predicted.
-        let judged = dispatched.credited == dispatched.picked && !prompt.is_approximate;
+        let judged = dispatched.credited == dispatched.picked
+            && !prompt.is_approximate
+            && usage.prompt_tokens != 0;
         let verdict = judged.then_some(Verdict {
             model_index: prompt.model_index,
             prompt_tokens: u32::try_from(prompt.prompt_tokens).unwrap_or(u32::MAX),

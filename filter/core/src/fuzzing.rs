@@ -1,10 +1,12 @@
 //! Entry points of the fuzz targets: each asserts an equivalence that holds for any bytes.
 
 use crate::answer::{Framing, UsageScanner};
+use crate::ask;
 use crate::config::Config;
 use crate::ids::BlockHash;
 use crate::index::Bucket;
 use crate::request::{self, Api};
+use crate::withhold::Withholder;
 
 /// A request parses alike with and without white space around it.
 ///
@@ -19,6 +21,11 @@ pub fn request(data: &[u8]) {
     padded.push(b'\t');
     if !body_bytes.is_empty() {
         assert_eq!(request::parse(*api, &padded), parsed);
+    }
+    // Asking for usage changes nothing of what is asked for, and is done once.
+    if let Some(asking) = ask::for_usage(*api, body_bytes) {
+        assert_eq!(request::parse(*api, &asking), parsed);
+        assert_eq!(ask::for_usage(*api, &asking), None);
     }
 }
 
@@ -36,6 +43,23 @@ pub fn answer(data: &[u8]) {
         cut_up.push(chunk);
     }
     assert_eq!(whole.finish(), cut_up.finish());
+    withhold(answer_bytes, usize::from(cut / 2) + 1);
+}
+
+/// What passes to the client does not depend on it either.
+fn withhold(answer_bytes: &[u8], chunk_bytes: usize) {
+    let through = |chunk_bytes: usize| {
+        let mut withholder = Withholder::default();
+        let mut passed: Vec<u8> = Vec::new();
+        for chunk in answer_bytes.chunks(chunk_bytes) {
+            passed.extend(withholder.push(chunk));
+        }
+        passed.extend(withholder.finish());
+        passed
+    };
+    let whole = through(answer_bytes.len().max(1));
+    assert_eq!(whole, through(chunk_bytes));
+    assert!(whole.len() <= answer_bytes.len());
 }
 
 /// A damaged bucket decodes to one that reads back as written, and look-ups agree with it.

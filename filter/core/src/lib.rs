@@ -16,7 +16,8 @@
 //!
 //! The write path is [`dispatch`]: it counts the load, enters the prompt into the index, and takes
 //! back or confirms what the answer contradicts or confirms. [`answer`] reads the engine's own
-//! `usage` on the way, [`parity`] compares it with our count, [`health`] keeps failing backends out.
+//! `usage` on the way ([`ask`] sees to it that a stream has one, [`withhold`] that the client does
+//! not see it), [`parity`] compares it with our count, [`health`] keeps failing backends out.
 //!
 //! Shared state lives in [`store`], laid out by [`wire`]; [`config`] is checked once; [`limits`]
 //! has every bound; [`metrics`] every name.
@@ -34,6 +35,7 @@
 )]
 
 pub mod answer;
+pub mod ask;
 pub mod blocks;
 pub mod config;
 pub mod conversation;
@@ -56,3 +58,4 @@ pub mod route;
 pub mod score;
 pub mod store;
 pub mod wire;
+pub mod withhold;

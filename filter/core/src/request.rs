@@ -31,7 +31,7 @@ use serde_json::{Map, Value};
 use crate::blocks::MediaItem;
 use crate::ids::TokenId;
 
-pub use error::error_body;
+pub use error::{error_body, error_body_at};
 #[cfg(any(test, feature = "fuzzing"))]
 pub use fuzz::fuzz_request;
 use json::{Node, Object};
@@ -169,6 +169,9 @@ pub enum Approximation {
     Media,
     /// The engine renders another template than the bundle's.
     ForeignTemplate,
+    /// The request has several prompts: it is matched by the first one, and the engine counts the
+    /// tokens of all.
+    Batch,
 }
 
 /// Which tokens of a prompt that is too long are kept.

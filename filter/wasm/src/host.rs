@@ -6,6 +6,9 @@
 //! - `get_current_time`, `set_tick_period`: never in Envoy, which always answers Ok.
 //! - `get_buffer`: on BadArgument, which Envoy gives only for a buffer type that the callback does
 //!   not have; each function here names the callback it belongs to.
+//! - `set_buffer`: on whatever is not Ok. Envoy answers Ok when the whole of a buffer that the
+//!   callback has is replaced, which is how it is used here; BadArgument for a part of it, NotFound
+//!   for a buffer that the callback does not have.
 //! - `get_map_bytes`, `get_map_value_bytes`, `set_map_value_bytes`, `remove_map_value`: on
 //!   BadArgument, when the map does not exist: used only inside the map's own callback. The byte
 //!   calls take any header value; the string calls would panic on non-UTF-8.
@@ -133,6 +136,11 @@ pub fn response_headers() -> Vec<(String, Vec<u8>)> {
     hostcalls::get_map_bytes(MapType::HttpResponseHeaders).unwrap_or_default()
 }
 
+/// In the response headers callback: removes a header; no error when it is absent.
+pub fn remove_response_header(name: &str) {
+    let _ = hostcalls::remove_map_value(MapType::HttpResponseHeaders, name);
+}
+
 /// In request body and trailer callbacks: the buffered body.
 pub fn request_body(bytes_max: usize) -> Option<Vec<u8>> {
     hostcalls::get_buffer(BufferType::HttpRequestBody, 0, bytes_max).ok().flatten()
@@ -141,6 +149,17 @@ pub fn request_body(bytes_max: usize) -> Option<Vec<u8>> {
 /// In the response body callback: the chunk that passes.
 pub fn response_chunk(bytes: usize) -> Option<Vec<u8>> {
     hostcalls::get_buffer(BufferType::HttpResponseBody, 0, bytes).ok().flatten()
+}
+
+/// In request body and trailer callbacks, while a body is buffered and the headers are held: puts
+/// `body` in its place.
+pub fn replace_request_body(body: &[u8]) {
+    let _ = hostcalls::set_buffer(BufferType::HttpRequestBody, 0, usize::MAX, body);
+}
+
+/// In the response body callback: puts `chunk` in the place of the one that passes.
+pub fn replace_response_chunk(chunk: &[u8]) {
+    let _ = hostcalls::set_buffer(BufferType::HttpResponseBody, 0, usize::MAX, chunk);
 }
 
 /// A numeric attribute of the stream.

@@ -1,21 +1,24 @@
 //! One HTTP request, from its headers to its end.
 //!
 //! Headers are held until the body is there; then the decision is made, its headers are set, and
-//! the request goes on. The response passes untouched; its chunks are only looked at.
+//! the request goes on. The response passes untouched and its chunks are only looked at, unless the
+//! filter asked for usage that the client did not ask for.
 
 use std::rc::Rc;
 
 use proxy_wasm::traits::{Context, HttpContext};
 use proxy_wasm::types::Action;
 use warmpath_core::answer::{Framing, UsageScanner};
-use warmpath_core::config::Backend;
+use warmpath_core::ask;
+use warmpath_core::config::{Backend, StreamedUsage};
 use warmpath_core::dispatch::{Dispatched, Outcome, Verdict, Writer};
 use warmpath_core::ids::BackendIndex;
 use warmpath_core::metrics::{Metric, Reason};
 use warmpath_core::parity;
-use warmpath_core::request::Api;
+use warmpath_core::request::{self, Api};
 use warmpath_core::route::{Decision, Pick, Router};
 use warmpath_core::store::View;
+use warmpath_core::withhold::Withholder;
 
 use crate::host::{self, HostStore};
 use crate::root::Plugin;
@@ -31,6 +34,10 @@ const OWN_HEADER_PREFIX: &str = "x-warmpath-";
 
 /// A path with this segment is internal, and never served on a listener with this filter.
 const INTERNAL_SEGMENT: &[u8] = b"_warmpath";
+
+/// Headers that vouch for a body's bytes: with one of them the body stays as it is.
+const DIGEST_HEADERS: [&str; 5] =
+    ["content-digest", "content-md5", "digest", "repr-digest", "x-amz-content-sha256"];
 
 /// Endpoints named for retries; Envoy consumes one an attempt.
 const ENDPOINTS_MAX: usize = 4;
@@ -50,10 +57,15 @@ pub struct Stream {
     plugin: Rc<Plugin>,
     path: String,
     session_bytes: Option<Vec<u8>>,
+    has_content_length: bool,
+    has_digest: bool,
     decided: bool,
+    /// Whether the body was made to ask for usage.
+    has_asked: bool,
     dispatched: Option<Dispatched>,
     status: Option<u16>,
     scanner: Option<UsageScanner>,
+    withholder: Option<Withholder>,
     first_byte_seen: bool,
     is_whole: bool,
 }
@@ -65,10 +77,14 @@ impl Stream {
             plugin,
             path: String::new(),
             session_bytes: None,
+            has_content_length: false,
+            has_digest: false,
             decided: false,
+            has_asked: false,
             dispatched: None,
             status: None,
             scanner: None,
+            withholder: None,
             first_byte_seen: false,
             is_whole: false,
         }
@@ -86,7 +102,24 @@ impl Stream {
         let session_bytes = self.session_bytes.take();
         let session = session_bytes.as_deref();
         self.dispatch(started, |router, path| router.route_in_session(path, &body, session));
+        self.ask_for_usage(&body);
         self.plugin.vm.stats.took_us(host::Instant::now().since_us(started));
+    }
+
+    /// Makes the request ask for the usage of its answer, where that is configured.
+    fn ask_for_usage(&mut self, body: &[u8]) {
+        let model_index = self.dispatched.as_ref().and_then(Dispatched::model_index);
+        let model = model_index.and_then(|index| self.plugin.config.models.get(index));
+        if self.has_digest || model.is_none_or(|it| it.streamed_usage != StreamedUsage::Ask) {
+            return;
+        }
+        let asking = Api::from_path(&self.path).and_then(|api| ask::for_usage(api, body));
+        let Some(asking) = asking else { return };
+        host::replace_request_body(&asking);
+        if self.has_content_length {
+            host::set_request_header("content-length", &asking.len().to_string());
+        }
+        self.has_asked = true;
     }
 
     /// Decides without the body.
@@ -170,6 +203,25 @@ impl Stream {
             if parity::record(&HostStore, &model.name, ours, theirs).is_err() {
                 self.plugin.vm.stats.add(Metric::StoreUpdatesLost, 1);
             }
+        }
+    }
+
+    /// Looks at a chunk of the answer, and keeps back what the client did not ask for.
+    fn read_chunk(&mut self, chunk_bytes: usize, end_of_stream: bool) {
+        let chunk = match chunk_bytes {
+            0 => Vec::new(),
+            _ => host::response_chunk(chunk_bytes).unwrap_or_default(),
+        };
+        if let Some(scanner) = &mut self.scanner {
+            scanner.push(&chunk);
+        }
+        let Some(withholder) = &mut self.withholder else { return };
+        let mut passing = withholder.push(&chunk);
+        if end_of_stream {
+            passing.extend(std::mem::take(withholder).finish());
+        }
+        if passing != chunk {
+            host::replace_response_chunk(&passing);
         }
     }
 
@@ -264,7 +316,10 @@ impl HttpContext for Stream {
             if name == ":path" {
                 self.path = String::from_utf8_lossy(&value).into_owned();
             } else if name == "content-length" {
+                self.has_content_length = true;
                 content_length = std::str::from_utf8(&value).ok().and_then(|it| it.parse().ok());
+            } else if DIGEST_HEADERS.contains(&name.as_str()) {
+                self.has_digest = true;
             } else if name == ENDPOINT_HEADER || name.starts_with(OWN_HEADER_PREFIX) {
                 host::remove_request_header(&name);
             } else if plugin.config.session_header.as_deref() == Some(name.as_str()) {
@@ -272,7 +327,7 @@ impl HttpContext for Stream {
             }
         }
         if is_internal(&self.path) {
-            host::answer_json(404, r#"{"error":{"message":"not found","type":"not_found"}}"#);
+            host::answer_json(404, &request::error_body_at(&self.path, 404, "not found"));
             return Action::Pause;
         }
         if end_of_stream {
@@ -322,29 +377,30 @@ impl HttpContext for Stream {
         if head.is_good() || !is_failed_by_backend() {
             self.credit(&mut dispatched);
         }
-        if dispatched.has_prompt() && head.is_good() && !head.is_encoded {
+        if dispatched.model_index().is_some() && head.is_good() && !head.is_encoded {
             self.scanner = head.framing.map(UsageScanner::new);
+            if self.has_asked && head.framing == Some(Framing::Sse) {
+                host::remove_response_header("content-length");
+                self.withholder = Some(Withholder::default());
+            }
         }
         self.dispatched = Some(dispatched);
         Action::Continue
     }
 
     fn on_http_response_body(&mut self, body_size: usize, end_of_stream: bool) -> Action {
-        if body_size > 0 {
-            if !self.first_byte_seen
-                && let Some(mut dispatched) = self.dispatched.take()
-            {
-                self.first_byte_seen = true;
-                if let Some(written) = self.write(|writer| writer.first_byte(&mut dispatched)) {
-                    self.plugin.vm.stats.written(written);
-                }
-                self.dispatched = Some(dispatched);
+        if body_size > 0
+            && !self.first_byte_seen
+            && let Some(mut dispatched) = self.dispatched.take()
+        {
+            self.first_byte_seen = true;
+            if let Some(written) = self.write(|writer| writer.first_byte(&mut dispatched)) {
+                self.plugin.vm.stats.written(written);
             }
-            if let Some(scanner) = &mut self.scanner
-                && let Some(chunk) = host::response_chunk(body_size)
-            {
-                scanner.push(&chunk);
-            }
+            self.dispatched = Some(dispatched);
+        }
+        if self.scanner.is_some() {
+            self.read_chunk(body_size, end_of_stream);
         }
         self.is_whole |= end_of_stream;
         Action::Continue

@@ -4,9 +4,13 @@
 //! Envoy's native buffer filter, and with Warmpath. Requests alternate between them, so that a
 //! change in the machine's speed meets all three alike; what counts is the difference within one
 //! run. Prints tables, and with `--page FILE` writes them with machine, commit, seed and command.
+//!
+//! `warmpath-bench memory` measures instead what the filter and its bundles take of Envoy's memory,
+//! and how long a bundle takes to load.
 
 mod arms;
 mod latency;
+mod memory;
 mod page;
 mod throughput;
 mod tree;
@@ -15,15 +19,17 @@ mod wire;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{Parser, Subcommand};
 
 /// Enough that the 99th percentile stands on 200 of them.
 const TREE_LOOKUPS: u32 = 20_000;
 
 /// What the filter adds to a request, measured in a real Envoy.
 #[derive(Debug, Parser)]
-#[command(version)]
+#[command(version, args_conflicts_with_subcommands = true)]
 struct Options {
+    #[command(subcommand)]
+    command: Option<Command>,
     /// Requests of each size, kind and arm.
     #[arg(long, default_value_t = 1_000)]
     requests: u32,
@@ -38,6 +44,12 @@ struct Options {
     page: Option<PathBuf>,
 }
 
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Memory of Envoy with the filter, and the time a bundle takes to load.
+    Memory(memory::Options),
+}
+
 fn main() -> ExitCode {
     match run(&Options::parse()) {
         Ok(()) => ExitCode::SUCCESS,
@@ -50,6 +62,9 @@ fn main() -> ExitCode {
 
 fn run(options: &Options) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Runtime::new()?;
+    if let Some(Command::Memory(options)) = &options.command {
+        return runtime.block_on(memory::run(options));
+    }
     let responder = wire::Responder::start()?;
     let arms = runtime.block_on(arms::start(responder.address()))?;
     let latencies = latency::measure(&arms, options.requests, options.seed)?;

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::Context;
+use comfy_table::Table;
 use warmpath_harness::origin;
 
 /// Writes the page.
@@ -23,6 +24,22 @@ pub fn write(
         - machine: {}\n- commit: {}\n- seed: {seed}\n\n\
         ## Latency\n\n{latency}\n\n## Throughput\n\n{throughput}\n\n\
         ## The tree, natively\n\n{tree}\n",
+        origin::machine(),
+        origin::commit(),
+    );
+    fs::write(path, page).with_context(|| path.display().to_string())
+}
+
+/// Writes the page about memory.
+pub fn write_memory(path: &Path, runs: u32, table: &Table) -> anyhow::Result<()> {
+    let page = format!(
+        "# What the filter takes of memory\n\n\
+        Written by `warmpath-bench memory` (`make bench-memory`), the median of {runs} runs. Envoy has \
+        one VM a worker and one for its main thread; *per VM* is the difference of three workers and \
+        one, halved, and includes the worker's own thread. *Linear memory* is the VM's, after loading. \
+        *Reading* is from the bundle's last byte at the VM until the model can be used, with all VMs \
+        reading at once; *ready* from Envoy's start until all VMs have the bundle.\n\n\
+        - machine: {}\n- commit: {}\n\n{table}\n",
         origin::machine(),
         origin::commit(),
     );

@@ -1,6 +1,7 @@
 //! What clients must not be able to do: name an upstream, forge the filter's headers, reach its endpoints.
 
 use bytes::Bytes;
+use serde_json::json;
 use warmpath_e2e::bed::{Front, FrontOptions};
 use warmpath_e2e::client::{Connection, Version, raw, whole};
 use warmpath_e2e::poll;
@@ -238,6 +239,29 @@ async fn internal_paths_are_refused_in_every_spelling(stage: &Stage) {
         }
     }
     assert!(wrong.is_empty(), "not refused: {wrong:#?}");
+    refusals_are_in_the_shape_of_the_paths_api(front).await;
+}
+
+async fn refusals_are_in_the_shape_of_the_paths_api(front: &Front) {
+    let of_anthropic = json!({
+        "type": "error",
+        "error": {"type": "not_found_error", "message": "not found"},
+    });
+    let of_openai = json!({"error": {
+        "message": "not found", "type": "NotFoundError", "param": null, "code": 404,
+    }});
+    let mut connection = front.connect(Version::Http1).await;
+    for (path, body) in [
+        ("/v1/messages/_warmpath", of_anthropic),
+        ("/api/_warmpath", json!({"error": "not found"})),
+        ("/v1/chat/completions/_warmpath", of_openai.clone()),
+        ("/_warmpath/bundles/demo.wpb", of_openai),
+    ] {
+        let request = connection.request("GET", path, &[], whole(""));
+        let answer = poll::within("an answer", connection.send(request)).await.expect("an answer");
+        assert_eq!((answer.status, answer.json()), (404, body), "{path}");
+        assert_eq!(answer.headers["content-type"], "application/json");
+    }
 }
 
 /// Envoy calls some spellings bad requests before anyone looks for their meaning.

@@ -1,7 +1,7 @@
 //! OpenAI's `/v1/completions`.
 
 use super::json::{Node, Object};
-use super::{PromptInput, Request, RequestError, fields, token_ids};
+use super::{Approximation, PromptInput, Request, RequestError, fields, token_ids};
 
 const PROMPT: RequestError = RequestError::WrongShape("prompt");
 
@@ -12,13 +12,19 @@ pub(super) fn parse(body: &Object<'_>) -> Result<Request, RequestError> {
         }
     }
     let special_tokens = fields::boolean(body, "add_special_tokens")?.unwrap_or(true);
-    let prompt = prompt(body.get("prompt").ok_or(PROMPT)?, special_tokens).ok_or(PROMPT)?;
-    let mut request = Request::new(body, prompt?)?;
+    let given = body.get("prompt").ok_or(PROMPT)?;
+    let mut request = Request::new(body, prompt(given, special_tokens).ok_or(PROMPT)??)?;
+    request.approximation = is_batch(given).then_some(Approximation::Batch);
     request.truncation = fields::truncation(body)?;
     request.output_tokens_max =
         fields::output_tokens(body, &["max_completion_tokens", "max_tokens"]);
     request.adapter = fields::string(body, "lora_path")?;
     Ok(request)
+}
+
+/// Whether there are several prompts; a batch of one is like its prompt alone.
+pub(super) fn is_batch(node: &Node<'_>) -> bool {
+    matches!(node, Node::Array(prompts) if prompts.len() > 1)
 }
 
 /// A prompt, or the first one of a batch: text or token ids.

@@ -28,6 +28,21 @@ pub fn error_body(api: Option<Api>, status: u16, message: &str) -> String {
     body.to_string()
 }
 
+/// The same for a request with this path: in the shape of the API that has the path, or one above it.
+#[must_use]
+pub fn error_body_at(path: &str, status: u16, message: &str) -> String {
+    error_body(Api::from_path(path).or_else(|| above(path)), status, message)
+}
+
+/// The API with the path above this one. Paths in Ollama's folder are all its own.
+fn above(path: &str) -> Option<Api> {
+    if path.starts_with("/api/") {
+        return Some(Api::OllamaChat);
+    }
+    let path = path.split('?').next()?;
+    path.match_indices('/').skip(1).find_map(|(end, _)| Api::from_path(path.get(..end)?))
+}
+
 fn openai_type(status: u16) -> &'static str {
     match status {
         404 => "NotFoundError",
@@ -78,6 +93,23 @@ mod tests {
         assert_eq!(error["error"]["message"], message);
         assert_eq!(body(Some(Api::OllamaChat), 503), json!({ "error": message }));
         assert_eq!(body(Some(Api::SglangGenerate), 503)["error"]["message"], message);
+    }
+
+    #[test]
+    fn the_path_says_which_shape() {
+        let shape = |path: &str| error_body_at(path, 404, "x");
+        let of = |api| error_body(api, 404, "x");
+        for path in ["/", "", "/v1/chat/completions/y", "/v1/models", "/v1/messages2", "?/api/"] {
+            assert_eq!(shape(path), of(None), "{path}");
+        }
+        for path in ["/v1/messages", "/v1/messages?a=/b", "/v1/messages/y/z", "/v1/messages/"] {
+            assert_eq!(shape(path), of(Some(Api::Messages)), "{path}");
+        }
+        for path in ["/api/chat", "/api/tags", "/api/../y", "/api/generate?x"] {
+            assert_eq!(shape(path), of(Some(Api::OllamaChat)), "{path}");
+        }
+        assert_eq!(shape("/generate/y"), of(Some(Api::SglangGenerate)));
+        assert_ne!(of(None), of(Some(Api::Messages)));
     }
 
     #[test]

@@ -10,6 +10,7 @@
 //! ([`TOKEN_IDS_MAX`]). One pass, linear in the body; strings are passed over eight bytes at a time.
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 use serde_json::{Map, Number, Value};
 
@@ -170,6 +171,28 @@ pub(crate) fn read(text: &str) -> Result<Node<'_>, RequestError> {
     if reader.at == text.len() { Ok(node) } else { Err(RequestError::NotJson) }
 }
 
+/// A member of an object, and where it is written.
+pub(crate) struct Member<'a> {
+    /// Its key.
+    pub(crate) key: Text<'a>,
+    /// Its value.
+    pub(crate) value: Node<'a>,
+    /// Position of the key's opening quote, in bytes of the text that was read.
+    pub(crate) key_at: usize,
+    /// Where the value is, in bytes of the text that was read.
+    pub(crate) value_at: Range<usize>,
+}
+
+/// Reads one JSON text that is an object; its members in order, equal keys not merged.
+pub(crate) fn members(text: &str) -> Result<Vec<Member<'_>>, RequestError> {
+    let mut reader = Reader { text, at: 0, values_left: JSON_VALUES_MAX, ids_left: TOKEN_IDS_MAX };
+    reader.skip_space();
+    let mut members = Vec::new();
+    reader.each_member(JSON_DEPTH_MAX - 1, |member| members.push(member))?;
+    reader.skip_space();
+    if reader.at == text.len() { Ok(members) } else { Err(RequestError::NotJson) }
+}
+
 struct Reader<'a> {
     text: &'a str,
     /// Position in bytes.
@@ -231,21 +254,33 @@ impl<'a> Reader<'a> {
     }
 
     fn object(&mut self, depth_left: usize) -> Result<Node<'a>, RequestError> {
-        self.expect(b'{')?;
         let mut members = Vec::new();
+        self.each_member(depth_left, |member| members.push((member.key, member.value)))?;
+        Ok(Node::Object(Object(members)))
+    }
+
+    fn each_member(
+        &mut self,
+        depth_left: usize,
+        mut sink: impl FnMut(Member<'a>),
+    ) -> Result<(), RequestError> {
+        self.expect(b'{')?;
         self.skip_space();
         if self.eat(b'}') {
-            return Ok(Node::Object(Object(members)));
+            return Ok(());
         }
         loop {
+            let key_at = self.at;
             let key = self.string()?;
             self.skip_space();
             self.expect(b':')?;
             self.skip_space();
-            members.push((key, self.value(depth_left)?));
+            let start = self.at;
+            let value = self.value(depth_left)?;
+            sink(Member { key, value, key_at, value_at: start..self.at });
             self.skip_space();
             if self.eat(b'}') {
-                return Ok(Node::Object(Object(members)));
+                return Ok(());
             }
             self.expect(b',')?;
             self.skip_space();

@@ -21,7 +21,9 @@ pub(super) fn parse(body: &Object<'_>) -> Result<Request, RequestError> {
     request.output_tokens_max =
         sampling.and_then(|sampling| fields::output_tokens(sampling, &["max_new_tokens"]));
     request.media = media(body)?;
-    if !request.media.is_empty() {
+    if completions::is_batch(given) {
+        request.approximation = Some(Approximation::Batch);
+    } else if !request.media.is_empty() {
         request.approximation = Some(Approximation::Media);
     }
     Ok(request)

@@ -191,7 +191,9 @@ fn sglang() {
     assert_eq!(rich.adapter.as_deref(), Some("l"));
     assert_eq!(rich.cache_salt, "sk");
     assert_eq!(rich.output_tokens_max, Some(3));
-    assert_eq!((rich.media.len(), rich.approximation), (1, Some(Approximation::Media)));
+    assert_eq!((rich.media.len(), rich.approximation), (1, Some(Approximation::Batch)));
+    let media = of(json!({"text": ["a"], "image_data": ["u"]}));
+    assert_eq!((media.media.len(), media.approximation), (1, Some(Approximation::Media)));
     let error = request(Api::SglangGenerate, &json!({"prompt": "a"}));
     assert_eq!(error, Err(RequestError::WrongShape("text")));
 }
@@ -228,6 +230,24 @@ fn ollama() {
     assert_eq!(roles, ["system", "user"]);
     let raw = super::parse(Api::OllamaGenerate, br#"{"prompt":"hi","raw":true}"#).unwrap();
     assert_eq!((raw.prompt, raw.approximation), (text("hi", true), None));
+}
+
+#[test]
+fn batches_are_known_as_such_and_batches_of_one_are_none() {
+    for (api, field) in [
+        (Api::Completions, "prompt"),
+        (Api::SglangGenerate, "text"),
+        (Api::SglangGenerate, "input_ids"),
+    ] {
+        let of = |given: Value| request(api, &json!({ field: given })).unwrap().approximation;
+        let batch = Some(Approximation::Batch);
+        assert_eq!(of(json!(["a", "b"])), batch);
+        assert_eq!(of(json!([[1, 2], [3]])), batch);
+        assert_eq!(of(json!([[1, 2], "b"])), batch);
+        for one in [json!("a"), json!(["a"]), json!([1, 2]), json!([[1, 2]])] {
+            assert_eq!(of(one), None);
+        }
+    }
 }
 
 #[test]
