@@ -35,22 +35,36 @@ fn chat(turns: usize) -> Value {
     json!({"messages": messages, "add_generation_prompt": true})
 }
 
+/// 20 KB of tools.
+fn tools() -> Value {
+    let tool = |at| {
+        let properties = json!({"path": {"type": "string", "description": "A path. ".repeat(100)}});
+        let parameters = json!({"type": "object", "properties": properties, "required": ["path"]});
+        json!({"type": "function", "function": {"name": format!("tool_{at}"), "parameters": parameters}})
+    };
+    (0..20).map(tool).collect()
+}
+
 fn main() {
     let manifest = std::path::PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     let demo = manifest.join("../../examples/demo-model/chat_template.jinja");
     let named = std::env::args().skip(1).map(|name| support::templates().join(name));
     for path in std::iter::once(demo).chain(named) {
         let source = std::fs::read_to_string(&path).unwrap();
+        let start = Instant::now();
         let with = support::compile(&source, MessageRules::V5).unwrap();
+        let compile_us = start.elapsed().as_micros();
         let without = support::compile(&source, MessageRules::V5).unwrap().without_memo();
-        for turns in [1, 5, 31] {
-            let chat = chat(turns);
+        println!("{}: compiled in {compile_us} us", path.file_name().unwrap_or_default().display());
+        for (turns, has_tools) in [(1, false), (5, false), (31, false), (5, true)] {
+            let mut chat = chat(turns);
+            if has_tools {
+                chat["tools"] = tools();
+            }
             let (engine, shape) = (time_us(&without, &chat), time_us(&with, &chat));
-            println!(
-                "{}: {turns} turns: engine {engine:.1} us, memo {shape:.1} us",
-                path.file_name().unwrap_or_default().display()
-            );
+            let tools = if has_tools { " with tools" } else { "" };
+            println!("  {turns} turns{tools}: engine {engine:.1} us, memo {shape:.1} us");
         }
-        println!("{:?}", with.shape_counts());
+        println!("  {:?}", with.shape_counts());
     }
 }

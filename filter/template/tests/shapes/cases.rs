@@ -281,6 +281,7 @@ pub const UNASKED: &[&str] = &[
     "{{ ('b' + c).strip('b') }}",
     "{{ c.startswith(d) }}",
     "{{ d in c }}",
+    "{{ c in c }}",
     "{{ c.strip(d) }}",
     "{{ c.startswith(('a', 'b')) }}",
     "{{ c.startswith('a', 1) }}",
