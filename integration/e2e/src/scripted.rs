@@ -220,6 +220,18 @@ impl ServedRequest {
         self.finish().await;
     }
 
+    /// Sends a whole answer whose length its head names.
+    pub async fn answer_with_length(mut self, content_type: &str, body: &[u8]) {
+        let length = body.len();
+        let head = format!(
+            "HTTP/1.1 200 Scripted\r\ncontent-type: {content_type}\r\ncontent-length: {length}\r\n\
+            connection: close\r\n\r\n"
+        );
+        self.write(head.as_bytes()).await;
+        self.write(body).await;
+        let _ = self.socket.shutdown().await;
+    }
+
     /// Resets the connection.
     pub fn reset(self) {
         let _ = self.socket.set_zero_linger();

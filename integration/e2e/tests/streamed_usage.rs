@@ -115,6 +115,7 @@ async fn asks_and_withholds(variant: Variant) {
     let agreements = async || front.model_metric("parity_agreements_total").await;
     poll::until_equal("the usage to be read", answers, agreements).await;
     others_are_left_alone(&front, &mut engine).await;
+    a_length_is_not_promised(&front, &mut engine).await;
     assert_eq!(front.model_metric("parity_disagreements_total").await, 0);
     front.assert_no_crash().await;
 }
@@ -161,6 +162,22 @@ async fn others_are_left_alone(front: &Front, engine: &mut ScriptedEngine) {
         served.finish().await;
         let answer = poll::within("an answer", client).await.expect("no panic").expect("an answer");
         assert_eq!(String::from_utf8_lossy(&answer.body), stream, "{what}");
+    }
+}
+
+/// A stream whose length the engine names is shorter for the client.
+async fn a_length_is_not_promised(front: &Front, engine: &mut ScriptedEngine) {
+    let sent: String = script().into_iter().map(|(sent, _)| sent).collect();
+    let expected: String = script().into_iter().map(|(_, passes)| passes).collect();
+    for version in [Version::Http1, Version::Http2] {
+        let mut connection = front.connect(version).await;
+        let headers = [("content-type", "application/json")];
+        let request = connection.request("POST", COMPLETIONS, &headers, whole(streaming()));
+        let client = tokio::spawn(async move { connection.send(request).await });
+        engine.next().await.answer_with_length(EVENT_STREAM, sent.as_bytes()).await;
+        let answer = poll::within("an answer", client).await.expect("no panic").expect("an answer");
+        assert_eq!(String::from_utf8_lossy(&answer.body), expected);
+        assert_eq!(answer.headers.get("content-length"), None);
     }
 }
 
