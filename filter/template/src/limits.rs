@@ -23,6 +23,9 @@ pub const ITEMS_MAX: usize = 1_000_000;
 /// Most messages of a conversation whose shape is kept; beyond, rendering is a small part of the work.
 pub const SHAPE_MESSAGES_MAX: usize = 64;
 
+/// Most texts of one: each message's content, or the text of each of its parts.
+pub const SHAPE_TEXTS_MAX: usize = 256;
+
 /// Longest key of a shape: everything of a request but its texts, so mostly tools. An agent's
 /// tools have some 20 KB; beyond 64 KB the walk is no longer small beside rendering.
 pub const SHAPE_KEY_BYTES_MAX: usize = 64 * 1024;

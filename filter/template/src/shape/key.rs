@@ -1,5 +1,7 @@
 //! What two requests must share to have one shape: all of a request but its messages' texts.
 //!
+//! A text is a message's content, or the text of one of its parts.
+//!
 //! The key is the bytes of it, each part with its kind and length before it, so
 //! that equal bytes mean equal requests. Of a text it holds what operations
 //! may ask for without a look into it: whether it is empty, and whether it is
@@ -8,11 +10,14 @@
 use serde_json::{Map, Value as Json};
 
 use crate::ChatRequest;
-use crate::limits::{SHAPE_KEY_BYTES_MAX, SHAPE_MESSAGES_MAX, VALUE_DEPTH_MAX};
+use crate::limits::{SHAPE_KEY_BYTES_MAX, SHAPE_MESSAGES_MAX, SHAPE_TEXTS_MAX, VALUE_DEPTH_MAX};
 use crate::py::text::is_space;
 
 /// The field whose text is no part of the shape.
 pub(super) const CONTENT: &str = "content";
+
+/// The same in a part of a content, whose type has this name too.
+const TEXT: &str = "text";
 
 /// A request as its shape sees it.
 pub(crate) struct Keyed<'a> {
@@ -29,7 +34,7 @@ pub(super) fn is_blank(text: &str) -> bool {
 
 impl<'a> Keyed<'a> {
     /// Reads a request; `buffer` is reused. `None` where the request has no shape: a message whose
-    /// content is neither text nor absent, or more than the limits allow.
+    /// content is neither text nor a list of parts nor absent, or more than the limits allow.
     pub(super) fn new(
         mut buffer: Vec<u8>,
         name: &str,
@@ -65,15 +70,31 @@ impl<'a> Keyed<'a> {
 pub(super) fn with_texts(messages: &Json, replacement: impl Fn(usize, &str) -> String) -> Json {
     let mut replaced = messages.clone();
     let mut count = 0;
-    for message in replaced.as_array_mut().into_iter().flatten() {
-        if let Some(Json::String(text)) = message.get_mut(CONTENT)
+    let mut replace = |text: &mut Json| {
+        if let Json::String(text) = text
             && !text.is_empty()
         {
             *text = replacement(count, text);
             count += 1;
         }
+    };
+    for message in replaced.as_array_mut().into_iter().flatten() {
+        match message.get_mut(CONTENT) {
+            Some(Json::Array(parts)) => {
+                let parts = parts.iter_mut().filter_map(Json::as_object_mut);
+                let texts = parts.filter(|part| is_text(part)).filter_map(|it| it.get_mut(TEXT));
+                texts.for_each(&mut replace);
+            }
+            Some(content) => replace(content),
+            None => {}
+        }
     }
     replaced
+}
+
+/// Whether a part of a content is a text.
+fn is_text(part: &Map<String, Json>) -> bool {
+    part.get("type").is_some_and(|kind| kind == TEXT)
 }
 
 struct Writer {
@@ -104,14 +125,46 @@ impl Writer {
         for (name, value) in fields {
             self.text(name)?;
             match value {
-                Json::String(text) if name == CONTENT && text.is_empty() => self.bytes.push(b'e'),
-                Json::String(text) if name == CONTENT => {
-                    self.bytes.push(if is_blank(text) { b'b' } else { b't' });
-                    texts.push(text);
-                }
+                Json::String(text) if name == CONTENT => self.left_out(text, texts)?,
+                Json::Array(parts) if name == CONTENT => self.parts(parts, texts)?,
                 Json::Null => self.bytes.push(b'n'),
                 _ if name == CONTENT => return None,
                 value => self.json(value, VALUE_DEPTH_MAX)?,
+            }
+        }
+        Some(())
+    }
+
+    /// A text, of which the key holds only what may be asked without a look into it.
+    fn left_out<'a>(&mut self, text: &'a str, texts: &mut Vec<&'a str>) -> Option<()> {
+        if text.is_empty() {
+            self.bytes.push(b'e');
+            return Some(());
+        }
+        if texts.len() >= SHAPE_TEXTS_MAX {
+            return None;
+        }
+        self.bytes.push(if is_blank(text) { b'b' } else { b't' });
+        texts.push(text);
+        Some(())
+    }
+
+    fn parts<'a>(&mut self, parts: &'a [Json], texts: &mut Vec<&'a str>) -> Option<()> {
+        self.bytes.push(b'[');
+        self.count(parts.len())?;
+        for part in parts {
+            let Some(fields) = part.as_object().filter(|fields| is_text(fields)) else {
+                self.json(part, VALUE_DEPTH_MAX)?;
+                continue;
+            };
+            self.bytes.push(b'{');
+            self.count(fields.len())?;
+            for (name, value) in fields {
+                self.text(name)?;
+                match value {
+                    Json::String(text) if name == TEXT => self.left_out(text, texts)?,
+                    value => self.json(value, VALUE_DEPTH_MAX)?,
+                }
             }
         }
         Some(())
@@ -207,7 +260,19 @@ mod tests {
             json!({"role": "user", "content": "a", "x": {"content": "b"}}),
             json!({"role": "user", "content": "a", "x": u64::MAX}),
             json!({"role": "user", "content": "a", "x": -1}),
+            json!({"role": "user", "content": []}),
+            json!({"role": "user", "content": [{"type": "text", "text": ""}]}),
+            json!({"role": "user", "content": [{"type": "text", "text": "a"}]}),
+            json!({"role": "user", "content": [{"text": "a", "type": "text"}]}),
+            json!({"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "a"}]}),
+            json!({"role": "user", "content": [{"type": "other", "text": "a"}]}),
+            json!({"role": "user", "content": [{"type": "other", "text": "b"}]}),
+            json!({"role": "user", "content": ["a"]}),
         ];
+        let parts = |text: &str| {
+            message(json!({"role": "user", "content": [{"type": "text", "text": text}]}))
+        };
+        assert_eq!(parts("a"), parts("a longer text"));
         let mut keys: Vec<_> = others.into_iter().map(message).chain([base]).collect();
         let count = keys.len();
         keys.sort();
@@ -223,8 +288,8 @@ mod tests {
         for messages in [
             json!({}),
             json!([1]),
-            json!([{"content": [{"type": "text", "text": "a"}]}]),
             json!([{"content": 1}]),
+            json!([{"content": vec![json!({"type": "text", "text": "a"}); SHAPE_TEXTS_MAX + 1]}]),
             json!([{"x": deep}]),
             json!([{"x": long}]),
             Json::from(vec![json!({}); SHAPE_MESSAGES_MAX + 1]),

@@ -83,15 +83,35 @@ impl Both {
 /// The same shape: texts become other texts, white space other white space, empty ones stay.
 fn with_other_texts(conversation: &Value, round: usize) -> Value {
     let mut conversation = conversation.clone();
-    let messages = conversation["messages"].as_array_mut().into_iter().flatten();
-    for (at, message) in messages.enumerate() {
-        if let Some(Value::String(text)) = message.get_mut("content") {
-            let at = at * 5 + round;
-            match text.trim() {
-                _ if text.is_empty() => {}
-                "" => *text = BLANKS[at % BLANKS.len()].to_owned(),
-                _ => *text = TEXTS[at % TEXTS.len()].to_owned(),
+    let mut at = round;
+    let mut change = |text: &mut Value| {
+        let Value::String(text) = text else { return };
+        match text.trim() {
+            _ if text.is_empty() => {}
+            "" => *text = BLANKS[at % BLANKS.len()].to_owned(),
+            _ => *text = TEXTS[at % TEXTS.len()].to_owned(),
+        }
+        at += 5;
+    };
+    for message in conversation["messages"].as_array_mut().into_iter().flatten() {
+        match message.get_mut("content") {
+            Some(Value::Array(parts)) => {
+                let texts = parts.iter_mut().filter(|part| part["type"] == "text");
+                texts.filter_map(|part| part.get_mut("text")).for_each(&mut change);
             }
+            Some(content) => change(content),
+            None => {}
+        }
+    }
+    conversation
+}
+
+/// The same conversation with each content as a list of one text.
+fn in_parts(conversation: &Value) -> Value {
+    let mut conversation = conversation.clone();
+    for message in conversation["messages"].as_array_mut().into_iter().flatten() {
+        if let Some(text @ Value::String(_)) = message.get_mut("content") {
+            *text = json!([{"type": "text", "text": text.take()}]);
         }
     }
     conversation
@@ -165,6 +185,7 @@ fn the_demo_model_has_shapes() {
     let conversations = support::read_json("conversations.json");
     for conversation in conversations.as_array().unwrap() {
         both.check_shape(conversation, 3);
+        both.check_shape(&in_parts(conversation), 3);
     }
     let before = both.with.shape_counts().hits;
     let tools = json!([{"type": "function", "function": {"name": "f", "parameters": {}}}]);
@@ -176,21 +197,22 @@ fn the_demo_model_has_shapes() {
         json!({"role": "user", "content": "and?"}),
     ]);
     both.check_shape(&chat, TEXTS.len());
-    assert_eq!(both.with.shape_counts().hits, before + TEXTS.len() as u64);
+    both.check_shape(&in_parts(&chat), TEXTS.len());
+    assert_eq!(both.with.shape_counts().hits, before + 2 * TEXTS.len() as u64);
 }
 
 /// Renders a template over a chat until it would be learned, then with all texts.
-fn counts_of(source: &str) -> ShapeCounts {
+fn counts_of(source: &str, form: impl Fn(&Value) -> Value) -> ShapeCounts {
     let both = Both::of(source);
-    both.check_rounds(&plain_chat(), 2 * TEXTS.len());
+    both.check_rounds(&form(&plain_chat()), 2 * TEXTS.len());
     let mut blank = plain_chat();
     blank["messages"][0]["content"] = json!(" ");
-    both.check_rounds(&blank, TEXTS.len());
+    both.check_rounds(&form(&blank), TEXTS.len());
     let mut short = plain_chat();
     short["messages"][0]["content"] = json!("b");
     short["messages"][1]["content"] = json!("a");
     let fresh = Both::of(source);
-    fresh.check_rounds(&short, TEXTS.len());
+    fresh.check_rounds(&form(&short), TEXTS.len());
     let (one, other) = (both.with.shape_counts(), fresh.with.shape_counts());
     ShapeCounts {
         hits: one.hits + other.hits,
@@ -200,13 +222,28 @@ fn counts_of(source: &str) -> ShapeCounts {
     }
 }
 
+const SET: &str = "{% set c = messages[-1].content %}{% set d = messages[0].content %}";
+
+/// The same where each content is a list of one text.
+const SET_OF_PARTS: &str =
+    "{% set c = messages[-1].content[0].text %}{% set d = messages[0].content[0].text %}";
+
 #[test]
 fn what_looks_into_a_text_has_no_shape() {
-    let set = "{% set c = messages[-1].content %}{% set d = messages[0].content %}";
+    assert_no_shape(SET, Value::clone);
+    assert_no_shape(SET_OF_PARTS, in_parts);
+}
+
+/// Sources that go to the messages themselves expect strings there.
+fn suits(set: &str, source: &str) -> bool {
+    set == SET || !source.contains("messages")
+}
+
+fn assert_no_shape(set: &str, form: impl Fn(&Value) -> Value) {
     let mut leaks = String::new();
-    for leak in LEAKS.iter().chain(UNASKED) {
+    for leak in LEAKS.iter().chain(UNASKED).filter(|source| suits(set, source)) {
         let source = format!("{set}{leak}");
-        let counts = counts_of(&source);
+        let counts = counts_of(&source, &form);
         // Where the engine itself fails, nothing would be learned, and the line tests nothing.
         let is_tried = counts.opaque > 0 || counts.refuted > 0 || STRICTLY_REFUSED.contains(leak);
         if counts.hits > 0 || counts.refuted > 0 || !is_tried {
@@ -218,10 +255,14 @@ fn what_looks_into_a_text_has_no_shape() {
 
 #[test]
 fn what_only_passes_a_text_on_has_a_shape() {
-    let set = "{% set c = messages[-1].content %}{% set d = messages[0].content %}";
+    assert_shapes(SET, Value::clone);
+    assert_shapes(SET_OF_PARTS, in_parts);
+}
+
+fn assert_shapes(set: &str, form: impl Fn(&Value) -> Value) {
     let mut lost = String::new();
-    for source in KEPT {
-        let counts = counts_of(&format!("{set}{source}"));
+    for source in KEPT.iter().filter(|source| suits(set, source)) {
+        let counts = counts_of(&format!("{set}{source}"), &form);
         if counts.hits < 2 * TEXTS.len() as u64 {
             writeln!(lost, "{source}: {counts:?}").unwrap();
         }
@@ -256,7 +297,7 @@ fn what_asks_a_text_has_a_shape_for_each_answer() {
     let set = "{% set c = messages[-1].content %}{% set d = messages[0].content %}";
     let mut wrong = String::new();
     for source in CONDITIONAL {
-        let counts = counts_of(&format!("{set}{source}"));
+        let counts = counts_of(&format!("{set}{source}"), Value::clone);
         if counts.hits == 0 || counts.refuted > 0 {
             writeln!(wrong, "{source}: {counts:?}").unwrap();
         }
@@ -284,7 +325,8 @@ fn a_shape_follows_the_answers_that_come() {
 #[test]
 fn too_many_questions_have_no_shape() {
     let questions: String = (0..300).map(|at| format!("{{{{ 'x{at}' in c }}}}")).collect();
-    let counts = counts_of(&format!("{{% set c = messages[-1].content %}}{questions}"));
+    let counts =
+        counts_of(&format!("{{% set c = messages[-1].content %}}{questions}"), Value::clone);
     assert_eq!((counts.hits, counts.learned), (0, 0));
 }
 
@@ -424,7 +466,7 @@ fn marks_in_a_request_are_no_texts() {
     special.check_shape(&plain_chat(), TEXTS.len());
     assert_eq!(special.with.shape_counts(), ShapeCounts::default());
     let source = format!("{{{{ messages[0].content }}}}{mark}");
-    assert_eq!(counts_of(&source).hits, 0);
+    assert_eq!(counts_of(&source, Value::clone).hits, 0);
 }
 
 #[test]
@@ -467,16 +509,21 @@ fn all_but_the_texts_is_part_of_a_shape() {
 }
 
 #[test]
-fn a_continued_message_and_parts_are_left_to_the_engine() {
+fn a_continued_message_is_left_to_the_engine() {
     let both = Both::of("{% for m in messages %}{{ m.content }}{% endfor %}");
     let continued = json!({
         "messages": [{"role": "assistant", "content": "a"}], "continue_final_message": true,
     });
-    let parts = json!({"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}]});
-    for conversation in [continued, parts] {
-        both.check_shape(&conversation, 4);
-    }
+    both.check_shape(&continued, 4);
     assert_eq!(both.with.shape_counts(), ShapeCounts::default());
+}
+
+#[test]
+fn lists_that_are_printed_whole_have_no_shape() {
+    let both = Both::of("{% for m in messages %}{{ m.content }}{% endfor %}");
+    let parts = json!({"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}]});
+    both.check_shape(&parts, 4);
+    assert_eq!(both.with.shape_counts().hits, 0);
 }
 
 thread_local! {

@@ -18,8 +18,14 @@ fn text() -> impl Strategy<Value = Value> {
 
 pub fn conversation() -> impl Strategy<Value = Value> {
     let role = proptest::sample::select(vec!["user", "assistant", "tool"]);
+    let part = prop_oneof![
+        4 => text().prop_map(|text| json!({"type": "text", "text": text})),
+        1 => Just(json!({"type": "image"})),
+    ];
+    let parts = proptest::collection::vec(part, 0..3).prop_map(Value::from);
+    let content = prop_oneof![3 => text(), 1 => parts];
     let message =
-        (role, text()).prop_map(|(role, content)| json!({"role": role, "content": content}));
+        (role, content).prop_map(|(role, content)| json!({"role": role, "content": content}));
     let system = proptest::option::of(text());
     (system, proptest::collection::vec(message, 1..4), any::<bool>()).prop_map(
         |(system, mut messages, prompt)| {
