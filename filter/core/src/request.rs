@@ -76,6 +76,12 @@ impl Api {
         Self::Rerank,
     ];
 
+    /// Whether there is no prefix to match, so that requests go by load.
+    #[must_use]
+    pub fn is_load_only(self) -> bool {
+        matches!(self, Self::Embeddings | Self::Rerank)
+    }
+
     /// The API behind a request path, its query left out; `None` for all others.
     #[must_use]
     pub fn from_path(path: &str) -> Option<Self> {
@@ -331,7 +337,7 @@ pub enum RequestError {
 /// # Errors
 /// [`RequestError`] says what is not understood.
 pub fn parse(api: Api, body_bytes: &[u8]) -> Result<Request, RequestError> {
-    if matches!(api, Api::Embeddings | Api::Rerank) {
+    if api.is_load_only() {
         return Err(RequestError::LoadOnly);
     }
     if body_bytes.is_empty() {

@@ -152,12 +152,10 @@ impl<S: SharedStore> Router<'_, S> {
         body_bytes: &[u8],
         session_bytes: Option<&[u8]>,
     ) -> Decision {
-        let Some(api) = Api::from_path(path) else {
-            return self.by_load(Reason::OtherPath);
+        let api = match readable_api(self.config, path) {
+            Ok(api) => api,
+            Err(reason) => return self.by_load(reason),
         };
-        if !self.config.apis.is_on(api) {
-            return self.by_load(Reason::LoadOnlyApi);
-        }
         let request = match request::parse(api, body_bytes) {
             Ok(request) => request,
             Err(error) => return self.by_load(error.into()),
@@ -405,6 +403,18 @@ impl<S: SharedStore> Router<'_, S> {
 
     fn inputs(&self, affinity: BlockHash) -> Inputs {
         Inputs { affinity, session: None, random: self.random, turn: self.turn }
+    }
+}
+
+/// The API of `path`, if its requests' bodies are read.
+///
+/// # Errors
+/// The reason why they are placed by load.
+pub fn readable_api(config: &Config, path: &str) -> Result<Api, Reason> {
+    match Api::from_path(path) {
+        Some(api) if config.apis.is_on(api) && !api.is_load_only() => Ok(api),
+        Some(_) => Err(Reason::LoadOnlyApi),
+        None => Err(Reason::OtherPath),
     }
 }
 

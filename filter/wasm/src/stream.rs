@@ -16,7 +16,7 @@ use warmpath_core::ids::BackendIndex;
 use warmpath_core::metrics::{Metric, Reason};
 use warmpath_core::parity;
 use warmpath_core::request::{self, Api};
-use warmpath_core::route::{Decision, Pick, Router};
+use warmpath_core::route::{self, Decision, Pick, Router};
 use warmpath_core::store::View;
 use warmpath_core::withhold::Withholder;
 
@@ -330,14 +330,13 @@ impl HttpContext for Stream {
             host::answer_json(404, &request::error_body_at(&self.path, 404, "not found"));
             return Action::Pause;
         }
-        if end_of_stream {
-            let is_read = Api::from_path(&self.path).is_some();
-            self.decide_by_load(if is_read { Reason::EmptyBody } else { Reason::OtherPath });
+        // What is not read need not be waited for: uploads stream.
+        if let Err(reason) = route::readable_api(&self.plugin.config, &self.path) {
+            self.decide_by_load(reason);
             return Action::Continue;
         }
-        // What is not read need not be waited for: uploads stream.
-        if Api::from_path(&self.path).is_none() {
-            self.decide_by_load(Reason::OtherPath);
+        if end_of_stream {
+            self.decide_by_load(Reason::EmptyBody);
             return Action::Continue;
         }
         let bytes_max: u64 = self.plugin.config.body_bytes_max.into();
