@@ -337,9 +337,17 @@ pub enum RequestError {
 /// # Errors
 /// [`RequestError`] says what is not understood.
 pub fn parse(api: Api, body_bytes: &[u8]) -> Result<Request, RequestError> {
-    if api.is_load_only() {
-        return Err(RequestError::LoadOnly);
-    }
+    let parse_body: fn(&Object<'_>) -> Result<Request, RequestError> = match api {
+        Api::ChatCompletions => chat::parse,
+        Api::Completions => completions::parse,
+        Api::Responses => responses::parse,
+        Api::Messages => messages::parse,
+        Api::SglangGenerate => sglang::parse,
+        Api::OllamaChat => ollama::parse_chat,
+        Api::OllamaGenerate => ollama::parse_generate,
+        Api::VllmGenerate => generate::parse,
+        Api::Embeddings | Api::Rerank => return Err(RequestError::LoadOnly),
+    };
     if body_bytes.is_empty() {
         return Err(RequestError::Empty);
     }
@@ -347,17 +355,7 @@ pub fn parse(api: Api, body_bytes: &[u8]) -> Result<Request, RequestError> {
     // Python's reader takes a byte order mark for a part of the encoding.
     let body = json::read(text.strip_prefix('\u{feff}').unwrap_or(text))?;
     let body = body.as_object().ok_or(RequestError::WrongShape("(body)"))?;
-    match api {
-        Api::ChatCompletions => chat::parse(body),
-        Api::Completions => completions::parse(body),
-        Api::Responses => responses::parse(body),
-        Api::Messages => messages::parse(body),
-        Api::SglangGenerate => sglang::parse(body),
-        Api::OllamaChat => ollama::parse_chat(body),
-        Api::OllamaGenerate => ollama::parse_generate(body),
-        Api::VllmGenerate => generate::parse(body),
-        Api::Embeddings | Api::Rerank => Err(RequestError::LoadOnly),
-    }
+    parse_body(body)
 }
 
 impl Request {

@@ -85,8 +85,9 @@ pub fn update<S: SharedStore>(
 /// The store as one decision sees it: what was read is not read again until it is written.
 ///
 /// A call of the host costs about 2 us in Envoy, and the write path updates what the read path has
-/// just read. Updates stay safe, as their compare-and-swap fails when the remembered version is no
-/// longer the stored one, and then reads anew.
+/// just read. Updates of a value that was there stay safe: their compare-and-swap fails when the
+/// remembered version is no longer the stored one, and then reads anew. A missing key has no version;
+/// its first write may overwrite another worker's, as it may without a view, in the time of a decision.
 #[derive(Debug)]
 pub struct View<'a, S> {
     store: &'a S,

@@ -1,9 +1,9 @@
 //! The three Envoys that are compared.
 
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use serde_json::json;
 use warmpath_harness::{
     Bootstrap, EnvoyOptions, EnvoyProcess, FilterOptions, HarnessError, Variant,
@@ -67,7 +67,9 @@ pub async fn start(responder: SocketAddr) -> anyhow::Result<Vec<Arm>> {
         arms.push(Arm { kind, envoy });
     }
     for arm in arms.iter().filter(|arm| arm.kind == Kind::Warmpath) {
-        wait_for_bundle(&arm.envoy).await?;
+        // One VM for the worker, and one for Envoy's main thread.
+        let loaded = arm.envoy.wait_for_bundles(2, BUNDLE_TIMEOUT).await;
+        loaded.with_context(|| format!("the end of Envoy's log:\n{}", arm.envoy.log()))?;
     }
     Ok(arms)
 }
@@ -80,17 +82,4 @@ fn use_buffer_filter(bootstrap: &mut Bootstrap) -> Result<(), HarnessError> {
             "max_request_bytes": 16_777_216,
         },
     }))
-}
-
-async fn wait_for_bundle(envoy: &EnvoyProcess) -> anyhow::Result<()> {
-    let deadline = Instant::now() + BUNDLE_TIMEOUT;
-    while Instant::now() < deadline {
-        let stats = envoy.stats().await?;
-        // One VM a worker, and one for Envoy's main thread.
-        if stats.get("wasmcustom.warmpath_bundles_loaded_total").copied().unwrap_or(0) >= 2 {
-            return Ok(());
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    bail!("the filter did not load its bundle; the end of Envoy's log:\n{}", envoy.log())
 }

@@ -123,10 +123,7 @@ async fn measure(case: &Case, workers: u32) -> anyhow::Result<Run> {
     let started = Instant::now();
     let envoy = EnvoyProcess::start(&case.options(workers)?).await?;
     if matches!(case, Case::Bundle(_)) {
-        let vms = u64::from(workers) + 1;
-        let loaded = "wasmcustom.warmpath_bundles_loaded_total";
-        let all = |stats: &warmpath_harness::envoy::Stats| stats.get(loaded) == Some(&vms);
-        envoy.wait_for_stats("all VMs to have the bundle", LOAD_TIMEOUT, all).await?;
+        envoy.wait_for_bundles(workers + 1, LOAD_TIMEOUT).await?;
     }
     let ready = started.elapsed();
     tokio::time::sleep(SETTLE).await;

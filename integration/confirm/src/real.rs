@@ -16,9 +16,8 @@ use warmpath_fleet::arm::Arm;
 use warmpath_fleet::scenario::Scenario;
 use warmpath_fleet::text;
 use warmpath_fleet::workload::{Arrival, Request};
-use warmpath_harness::fleet::{Fleet, FleetOptions, Served};
+use warmpath_harness::fleet::{Fleet, FleetOptions, Served, ServedFigures};
 use warmpath_harness::http::HttpClient;
-use warmpath_harness::load::histogram_us;
 use warmpath_harness::{EnvoyOptions, EnvoyProcess, FilterOptions, Variant};
 
 use crate::row::Row;
@@ -108,17 +107,13 @@ async fn ask(client: &HttpClient, target: SocketAddr, request: &Request) -> bool
 }
 
 fn row(served: &[Served], failed: usize) -> Row {
-    let mut ttft_us = histogram_us();
-    for ttft_ms in served.iter().filter_map(|request| request.ttft_ms) {
-        ttft_us.saturating_record((ttft_ms * 1e3) as u64);
-    }
-    let prompt_tokens: u64 = served.iter().map(|request| request.prompt_tokens).sum();
-    let cached_tokens: u64 = served.iter().filter_map(|request| request.cached_tokens).sum();
+    let figures = ServedFigures::of(served);
+    let quantile_ms = |q: f64| figures.ttft_us.value_at_quantile(q) as f64 / 1e3;
     Row {
-        requests: served.iter().filter(|request| request.finished()).count(),
+        requests: figures.finished,
         failed,
-        cached_share: cached_tokens as f64 / (prompt_tokens as f64).max(1.0),
-        ttft_p50_ms: ttft_us.value_at_quantile(0.5) as f64 / 1e3,
-        ttft_p99_ms: ttft_us.value_at_quantile(0.99) as f64 / 1e3,
+        cached_share: figures.cached_tokens as f64 / (figures.prompt_tokens as f64).max(1.0),
+        ttft_p50_ms: quantile_ms(0.5),
+        ttft_p99_ms: quantile_ms(0.99),
     }
 }

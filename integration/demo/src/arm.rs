@@ -5,8 +5,8 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use indicatif::ProgressBar;
 use serde_json::json;
-use warmpath_harness::fleet::{Fleet, Served};
-use warmpath_harness::load::{self, LoadOptions, LoadReport, histogram_us};
+use warmpath_harness::fleet::{Fleet, Served, ServedFigures};
+use warmpath_harness::load::{self, LoadOptions, LoadReport};
 use warmpath_harness::workload::Workload;
 use warmpath_harness::{EnvoyOptions, EnvoyProcess, FilterOptions, Variant};
 
@@ -122,31 +122,21 @@ pub async fn start_envoy(policy: Policy, fleet: &Fleet, port: u16) -> anyhow::Re
     options.public_port = port;
     options.concurrency = WORKERS;
     let envoy = EnvoyProcess::start(&options).await.context("Envoy did not start")?;
-    let loaded = "wasmcustom.warmpath_bundles_loaded_total";
-    envoy
-        .wait_for_stats("the tokenizer in every worker", BUNDLE_TIMEOUT, |stats| {
-            stats.get(loaded).is_some_and(|count| *count >= u64::from(VMS))
-        })
-        .await
-        .with_context(|| envoy.log())?;
+    envoy.wait_for_bundles(VMS, BUNDLE_TIMEOUT).await.with_context(|| envoy.log())?;
     Ok(envoy)
 }
 
 fn summarize(policy: Policy, report: &LoadReport, served: &[Served], speed: f64) -> Arm {
-    let mut ttft_us = histogram_us();
-    for ttft_ms in served.iter().filter_map(|request| request.ttft_ms) {
-        ttft_us.saturating_record((ttft_ms * 1e3) as u64);
-    }
-    let quantile = |q: f64| Duration::from_micros(ttft_us.value_at_quantile(q));
-    let completed = served.iter().filter(|request| request.finished()).count();
+    let figures = ServedFigures::of(served);
+    let quantile = |q: f64| Duration::from_micros(figures.ttft_us.value_at_quantile(q));
     Arm {
         policy,
-        completed,
+        completed: figures.finished,
         failed: report.samples.len() - report.completed(),
-        prompt_tokens: served.iter().map(|request| request.prompt_tokens).sum(),
-        cached_tokens: served.iter().filter_map(|request| request.cached_tokens).sum(),
+        prompt_tokens: figures.prompt_tokens,
+        cached_tokens: figures.cached_tokens,
         ttft_p50: quantile(0.5),
         ttft_p99: quantile(0.99),
-        completed_per_s: completed as f64 / (report.elapsed.as_secs_f64() * speed),
+        completed_per_s: figures.finished as f64 / (report.elapsed.as_secs_f64() * speed),
     }
 }

@@ -69,13 +69,14 @@ impl Job {
     /// The command that makes this very run again.
     #[must_use]
     pub fn replay(&self) -> String {
-        format!(
-            "warmpath-fleet run --workload {} --policy {} --seed {}",
-            self.scenario.name,
-            self.arm.name(),
-            self.seed
-        )
+        replay(&self.scenario.name, self.arm, self.seed)
     }
+}
+
+/// The command that makes one run again.
+#[must_use]
+pub fn replay(scenario: &str, arm: Arm, seed: u64) -> String {
+    format!("warmpath-fleet run --workload {scenario} --policy {} --seed {seed}", arm.name())
 }
 
 /// Runs all jobs; `done` is told how many are done after each.

@@ -5,9 +5,10 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::{Args, Parser, Subcommand};
+use warmpath_core::config::Policy;
 use warmpath_engine_sim::model::Profile;
 use warmpath_fleet::arm::Arm;
-use warmpath_fleet::batch::{Job, run_all};
+use warmpath_fleet::batch::{Job, replay, run_all};
 use warmpath_fleet::evaluate::report::{Origin, figures_table, markdown};
 use warmpath_fleet::evaluate::{Results, checks, plot};
 use warmpath_fleet::measure::Figures;
@@ -201,8 +202,12 @@ fn evaluate(args: &EvaluateArgs) -> Result<ExitCode, Failure> {
             unmet += 1;
             let seed = seeds.get(check.worst()).copied().unwrap_or_default();
             eprintln!(
-                "not met: {}: {} is {:.3?}, bound {}; replay: warmpath-fleet run --workload {} --policy kv_cost --seed {seed}",
-                check.scenario, check.what, check.values, check.bound, check.scenario,
+                "not met: {}: {} is {:.3?}, bound {}; replay: {}",
+                check.scenario,
+                check.what,
+                check.values,
+                check.bound,
+                replay(&check.scenario, Arm::Policy(Policy::KvCost), seed),
             );
         }
     }

@@ -186,12 +186,17 @@ pub const SWEEPS: [Sweep; 2] = [Sweep::Fixed, Sweep::Churn];
 
 impl Sweep {
     /// What names of its scenarios begin with.
-    #[must_use]
-    pub fn prefix(self) -> &'static str {
+    fn prefix(self) -> &'static str {
         match self {
             Self::Fixed => "13b-memory-",
             Self::Churn => "8b-memory-",
         }
+    }
+
+    /// The sweep that a scenario of this name belongs to.
+    #[must_use]
+    pub fn of(name: &str) -> Option<Self> {
+        SWEEPS.into_iter().find(|sweep| name.starts_with(sweep.prefix()))
     }
 
     /// The name of its scenario with this much memory.

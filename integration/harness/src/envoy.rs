@@ -257,6 +257,13 @@ impl EnvoyProcess {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
+
+    /// Waits until `vms` VMs have loaded a bundle: one a worker, and one for Envoy's main thread.
+    pub async fn wait_for_bundles(&self, vms: u32, timeout: Duration) -> Result<(), HarnessError> {
+        let loaded = "wasmcustom.warmpath_bundles_loaded_total";
+        let all = |stats: &Stats| stats.get(loaded).is_some_and(|count| *count >= u64::from(vms));
+        self.wait_for_stats("a bundle in every VM", timeout, all).await.map(drop)
+    }
 }
 
 async fn ready(client: &HttpClient, admin_file: &std::path::Path) -> Option<SocketAddr> {
@@ -284,7 +291,7 @@ async fn listener_address(
 }
 
 /// A port that was free a moment ago.
-fn free_port() -> Result<u16, HarnessError> {
+pub fn free_port() -> Result<u16, HarnessError> {
     let fail = HarnessError::file("a loopback port");
     TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).map(|a| a.port()).map_err(fail)
 }

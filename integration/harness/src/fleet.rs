@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use hdrhistogram::Histogram;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
@@ -21,6 +22,7 @@ use warmpath_engine_sim::server::{
 
 use crate::HarnessError;
 use crate::http::{HttpAnswer, HttpClient};
+use crate::load::histogram_us;
 use crate::tokenizer::BundleTokenizer;
 
 /// Which engines to run.
@@ -90,6 +92,35 @@ impl Served {
     /// The value of the request's header `name`.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_str())
+    }
+}
+
+/// What engines say of all they served.
+#[derive(Debug, Clone)]
+pub struct ServedFigures {
+    /// Requests answered in full.
+    pub finished: usize,
+    /// Tokens of all prompts.
+    pub prompt_tokens: u64,
+    /// Of these, tokens found in an engine's cache.
+    pub cached_tokens: u64,
+    /// Times to first token, in microseconds of engine time.
+    pub ttft_us: Histogram<u64>,
+}
+
+impl ServedFigures {
+    /// The figures of these requests.
+    pub fn of(served: &[Served]) -> Self {
+        let mut ttft_us = histogram_us();
+        for ttft_ms in served.iter().filter_map(|request| request.ttft_ms) {
+            ttft_us.saturating_record((ttft_ms * 1e3) as u64);
+        }
+        Self {
+            finished: served.iter().filter(|request| request.finished()).count(),
+            prompt_tokens: served.iter().map(|request| request.prompt_tokens).sum(),
+            cached_tokens: served.iter().filter_map(|request| request.cached_tokens).sum(),
+            ttft_us,
+        }
     }
 }
 

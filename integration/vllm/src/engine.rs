@@ -1,10 +1,11 @@
 //! A vLLM that serves one of the tiny models.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use warmpath_harness::envoy::free_port;
 use warmpath_harness::http::HttpClient;
 use warmpath_harness::process::ChildProcess;
 
@@ -46,7 +47,7 @@ impl Engine {
     /// # Panics
     /// When it does not start.
     pub async fn start_with(family: &str, log: &Path, flags: &[&str]) -> Self {
-        let port = free_port();
+        let port = free_port().expect("a loopback port");
         let script = repository_file("integration/vllm/serve.sh");
         let dir = installation();
         let mut arguments = vec![dir.display().to_string(), family.to_owned(), port.to_string()];
@@ -82,10 +83,4 @@ impl Drop for Engine {
             std::thread::sleep(Duration::from_millis(100));
         }
     }
-}
-
-/// A port that was free a moment ago.
-fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a loopback port");
-    listener.local_addr().expect("its address").port()
 }

@@ -73,9 +73,7 @@ async fn front(family: &str, engine: &Engine, dir: &std::path::Path) -> EnvoyPro
     };
     let options = EnvoyOptions::with_filter(Variant::OverrideHost, &[engine.address()], filter);
     let envoy = EnvoyProcess::start(&options).await.expect("Envoy");
-    let is_loaded = |stats: &Stats| counted(stats, "warmpath_bundles_loaded") >= 2;
-    let timeout = std::time::Duration::from_secs(60);
-    envoy.wait_for_stats("a bundle in each worker", timeout, is_loaded).await.expect("loads");
+    envoy.wait_for_bundles(2, std::time::Duration::from_secs(60)).await.expect("loads");
     envoy
 }
 

@@ -13,7 +13,7 @@ use warmpath_core::config::Policy;
 use crate::arm::{Arm, Term};
 use crate::batch::{self, Job, JobError};
 use crate::measure::Figures;
-use crate::scenario::{SWEEPS, Scenario};
+use crate::scenario::{Scenario, Sweep};
 
 /// The product and what it is held against in every scenario.
 pub const MAIN: [Arm; 6] = [
@@ -58,8 +58,7 @@ pub fn arms(scenario: &Scenario) -> Vec<Arm> {
     let name = scenario.name.as_str();
     let least_request = Arm::Policy(Policy::LeastRequest);
     let product = Arm::Policy(Policy::KvCost);
-    let is_sweep = SWEEPS.iter().any(|sweep| name.starts_with(sweep.prefix()));
-    let mut arms = if is_sweep || name.starts_with("8b-uneven") {
+    let mut arms = if Sweep::of(name).is_some() || name.starts_with("8b-uneven") {
         vec![least_request, Arm::NoResidency, product]
     } else if name.starts_with("13b-told") || name.ends_with("-envoys") {
         vec![least_request, product]

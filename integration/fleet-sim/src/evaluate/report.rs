@@ -9,7 +9,7 @@ use super::checks::{Check, Group, Sense};
 use super::{ABLATED, ABLATIONS, Figure, Results, arms, mean};
 use crate::arm::Arm;
 use crate::measure::Figures;
-use crate::scenario::{SWEEP_ENVOYS, SWEEP_KV_TOKENS, SWEEPS, Scenario, Sweep};
+use crate::scenario::{SWEEP_ENVOYS, SWEEP_KV_TOKENS, Scenario, Sweep};
 
 /// What a report says of how it came about.
 #[derive(Clone, Debug)]
@@ -77,8 +77,7 @@ pub fn markdown(
 }
 
 fn is_sweep(name: &str) -> bool {
-    let is_memory = SWEEPS.iter().any(|sweep| name.starts_with(sweep.prefix()));
-    is_memory || name.starts_with("13b-told") || name.ends_with("-envoys")
+    Sweep::of(name).is_some() || name.starts_with("13b-told") || name.ends_with("-envoys")
 }
 
 fn table(header: &[&str]) -> Table {
