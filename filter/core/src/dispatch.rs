@@ -3,10 +3,13 @@
 //! [`Dispatched`] is one request in flight. It is made when the request leaves, told of the
 //! answer's headers and of its first byte, and finished exactly once, however the request ended.
 
+use std::sync::Arc;
+
 use crate::answer::Usage;
-use crate::config::{Backend, Config};
+use crate::config::{Backend, Config, Source};
+use crate::endpoints;
 use crate::health;
-use crate::ids::{BackendIndex, NowMs};
+use crate::ids::NowMs;
 use crate::index::{Change, Holder, Index, Path, Touch};
 use crate::load::{Ledger, Ticket, Work};
 use crate::residency::{self, Activity, Clock, Evidence};
@@ -30,9 +33,9 @@ pub struct Writer<'a, S> {
 #[derive(Debug)]
 pub struct Dispatched {
     /// The backend that the decision named.
-    picked: Option<BackendIndex>,
+    picked: Option<Arc<Backend>>,
     /// The backend that has the request as far as is known: the pick, until another answers.
-    credited: Option<BackendIndex>,
+    credited: Option<Arc<Backend>>,
     ticket: Option<Ticket>,
     prompt: Option<PlacedPrompt>,
     changes: Vec<Change>,
@@ -45,8 +48,20 @@ pub struct Dispatched {
 impl Dispatched {
     /// The backend that the decision named; `None` when it was left to Envoy.
     #[must_use]
-    pub fn picked(&self) -> Option<BackendIndex> {
-        self.picked
+    pub fn picked(&self) -> Option<&Arc<Backend>> {
+        self.picked.as_ref()
+    }
+
+    /// The backend that has the request, as far as is known.
+    #[must_use]
+    pub fn credited(&self) -> Option<&Arc<Backend>> {
+        self.credited.as_ref()
+    }
+
+    /// Whether the credited backend is the picked one.
+    fn is_as_picked(&self) -> bool {
+        let id = |backend: &Option<Arc<Backend>>| backend.as_ref().map(|backend| backend.id);
+        id(&self.credited) == id(&self.picked)
     }
 
     /// Tokens in a block, by the prompt's model or else by the first one.
@@ -70,6 +85,8 @@ pub enum Outcome {
     Answered,
     /// The backend refused the request (4xx, 500): it lives, and computed nothing.
     Refused,
+    /// The backend refused it because it is full (429).
+    Shed,
     /// The client left. Says nothing about the backend; before the first byte its prefill was
     /// given up.
     ClientLeft,
@@ -105,22 +122,24 @@ impl<S: SharedStore> Writer<'_, S> {
     /// Counts a decision's load and enters its blocks as held, so that the next request like it
     /// follows before this one is answered.
     pub fn dispatch(&mut self, decision: Decision) -> (Dispatched, Written) {
-        let picked = decision.order().first().copied();
+        let first = decision.order().first().copied();
+        let picked = first.and_then(|index| self.config.backend(index)).cloned();
         let prompt = match decision {
             Decision::Pick(pick) => Some(pick.prompt),
-            Decision::Fallback(_) => None,
+            Decision::Fallback(fallback) => fallback.prompt,
+            Decision::Refusal(_) => None,
         };
         let mut written = Written::default();
         let mut dispatched = Dispatched {
-            picked,
-            credited: picked,
+            picked: picked.clone(),
+            credited: picked.clone(),
             ticket: None,
             prompt: None,
             changes: Vec::new(),
             distances: Vec::new(),
             first_byte_seen: false,
         };
-        if let Some(backend) = picked.and_then(|index| self.config.backend(index)) {
+        if let Some(backend) = &picked {
             // A backend back from failures gets one trial; who loses the claim goes there anyway:
             // the order was decided, and two trials hurt less than a second decision.
             if health::claim_trial(self.store, self.now, backend.id).is_err() {
@@ -141,22 +160,48 @@ impl<S: SharedStore> Writer<'_, S> {
         (dispatched, written)
     }
 
-    /// The answer's headers came from `served`. If that is not the pick, the pick failed, and
-    /// `served` gets the credit.
-    pub fn served(&mut self, dispatched: &mut Dispatched, served: BackendIndex) -> Written {
+    /// The answer's headers came from `served`, after so many attempts of Envoy's. If that is not
+    /// the pick, `served` gets the credit, and the pick failed or is gone.
+    pub fn served(
+        &mut self,
+        dispatched: &mut Dispatched,
+        served: &Arc<Backend>,
+        attempts: u32,
+    ) -> Written {
         let mut written = Written::default();
-        if Some(served) == dispatched.credited {
+        if dispatched.credited.as_ref().is_some_and(|credited| credited.id == served.id) {
             return written;
         }
-        // Envoy tried the pick first and went on: it failed.
-        self.failed(dispatched, &mut written);
-        dispatched.credited = Some(served);
-        if let (Some(backend), Some(prompt)) = (self.config.backend(served), &dispatched.prompt) {
+        let picked = dispatched.credited.clone();
+        match picked.filter(|backend| attempts <= 1 && backend.source == Source::Observed) {
+            // Envoy did not even try the pick: the address is none of its cluster's.
+            Some(ghost) => {
+                self.take_back(dispatched, &mut written);
+                let result = endpoints::remove(self.store, &self.config.name, ghost.id);
+                written.lost_updates += u64::from(result.is_err());
+            }
+            None => self.failed(dispatched, &mut written),
+        }
+        dispatched.credited = Some(Arc::clone(served));
+        if let Some(prompt) = &dispatched.prompt {
             // The pick's match says nothing about this backend's clock.
-            dispatched.changes = self.enter(backend, prompt, &Match::default(), &mut written).0;
+            dispatched.changes = self.enter(served, prompt, &Match::default(), &mut written).0;
             dispatched.distances.clear();
         }
+        self.move_load(dispatched, served, &mut written);
         written
+    }
+
+    /// The request runs on `served`, so its load does.
+    fn move_load(&mut self, dispatched: &mut Dispatched, served: &Backend, written: &mut Written) {
+        if let Some(ticket) = dispatched.ticket.take() {
+            let result = self.ledger.release(self.store, self.now, ticket);
+            written.lost_updates += u64::from(result.is_err());
+        }
+        let work = dispatched.prompt.as_ref().map_or_else(Work::default, work);
+        let (ticket, result) = self.ledger.dispatch(self.store, self.now, served.id, work);
+        written.lost_updates += u64::from(result.is_err());
+        dispatched.ticket = Some(ticket);
     }
 
     /// The first byte of the answer's body passed: the prefill is done.
@@ -185,8 +230,7 @@ impl<S: SharedStore> Writer<'_, S> {
             let result = self.ledger.release(self.store, self.now, ticket);
             written.lost_updates += u64::from(result.is_err());
         }
-        let backend = dispatched.credited.and_then(|index| self.config.backend(index));
-        let Some(backend) = backend else { return (written, None) };
+        let Some(backend) = dispatched.credited.clone() else { return (written, None) };
         match outcome {
             Outcome::Answered => {}
             Outcome::BackendFailed => {
@@ -196,6 +240,12 @@ impl<S: SharedStore> Writer<'_, S> {
             Outcome::Refused => {
                 self.take_back(&mut dispatched, &mut written);
                 let result = health::succeeded(self.store, backend.id);
+                written.lost_updates += u64::from(result.is_err());
+                return (written, None);
+            }
+            Outcome::Shed => {
+                self.take_back(&mut dispatched, &mut written);
+                let result = health::shed(self.store, self.now, backend.id);
                 written.lost_updates += u64::from(result.is_err());
                 return (written, None);
             }
@@ -210,11 +260,10 @@ impl<S: SharedStore> Writer<'_, S> {
         let (Some(prompt), Some(usage)) = (&dispatched.prompt, usage) else {
             return (written, None);
         };
-        self.decoded(backend, prompt, &dispatched.distances, usage, &mut written);
+        self.decoded(&backend, prompt, &dispatched.distances, usage, &mut written);
         // What another backend than the pick had cached was not predicted.
-        let judged = dispatched.credited == dispatched.picked
-            && !prompt.is_approximate
-            && usage.prompt_tokens != 0;
+        let judged =
+            dispatched.is_as_picked() && !prompt.is_approximate && usage.prompt_tokens != 0;
         let verdict = judged.then_some(Verdict {
             model_index: prompt.model_index,
             prompt_tokens: u32::try_from(prompt.prompt_tokens).unwrap_or(u32::MAX),
@@ -226,8 +275,7 @@ impl<S: SharedStore> Writer<'_, S> {
 
     /// Learns the backend's speed. Whoever else than the pick served is not the ticket's backend.
     fn learn_pace(&mut self, dispatched: &Dispatched, ticket: &Ticket, usage: Option<Usage>) {
-        if let (Some(prompt), true) = (&dispatched.prompt, dispatched.credited == dispatched.picked)
-        {
+        if let (Some(prompt), true) = (&dispatched.prompt, dispatched.is_as_picked()) {
             let prompt_tokens = u32::try_from(prompt.prompt_tokens).unwrap_or(u32::MAX);
             let cached = usage.and_then(|usage| usage.cached_tokens);
             let cached = cached.unwrap_or(prompt.cached_tokens);
@@ -238,8 +286,7 @@ impl<S: SharedStore> Writer<'_, S> {
     /// Takes back what was entered for the credited backend, and notes its failure.
     fn failed(&self, dispatched: &mut Dispatched, written: &mut Written) {
         self.take_back(dispatched, written);
-        let backend = dispatched.credited.and_then(|index| self.config.backend(index));
-        let Some(backend) = backend else { return };
+        let Some(backend) = &dispatched.credited else { return };
         let Ok(failures) = health::failed(self.store, self.now, backend.id) else {
             written.lost_updates += 1;
             return;
@@ -248,14 +295,17 @@ impl<S: SharedStore> Writer<'_, S> {
         if failures == health::FAILURES_OF_THE_DEAD {
             let block_size_tokens = dispatched.block_size_tokens(self.config);
             self.change_clock(backend, block_size_tokens, written, Clock::restart);
+            if backend.source == Source::Observed {
+                let result = endpoints::remove(self.store, &self.config.name, backend.id);
+                written.lost_updates += u64::from(result.is_err());
+            }
         }
     }
 
     /// Takes back what was entered for the credited backend: it has not stored it.
     fn take_back(&self, dispatched: &mut Dispatched, written: &mut Written) {
         let changes = std::mem::take(&mut dispatched.changes);
-        let backend = dispatched.credited.and_then(|index| self.config.backend(index));
-        if let Some(backend) = backend {
+        if let Some(backend) = &dispatched.credited {
             let index = Index::new(self.config.index_buckets);
             written.lost_updates += index.take_back(self.store, backend.id, &changes) as u64;
         }

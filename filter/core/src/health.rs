@@ -4,6 +4,9 @@
 //! fleet writes nothing. Each further failure doubles the time a backend is passed over; when it
 //! is over, the worker that claims the trial (by compare-and-swap) sends it one request, and the
 //! others wait for the outcome.
+//!
+//! A single failure may be a cut connection, and 429 says that an engine is full, not that it is
+//! gone: such backends are passed over too, but take requests while there is no better one.
 
 use crate::ids::{BackendId, NowMs};
 use crate::limits::BACKENDS_MAX;
@@ -22,6 +25,12 @@ pub const BACKOFF_MAX_MS: u64 = 4_000;
 /// ended. It comes back empty.
 pub const FAILURES_OF_THE_DEAD: u32 = 3;
 
+/// Time passed over after a 429: about what a full engine needs to finish something.
+pub const SHED_MS: u64 = 1_000;
+
+/// Failures in a row from which on a backend takes nothing until its time is over.
+const FAILURES_OF_THE_DOWN: u32 = 2;
+
 /// A trial without an outcome for this long is given to the next request. Longer than a long
 /// prefill.
 const TRIAL_MS: u64 = 30_000;
@@ -31,7 +40,7 @@ const TRIAL_MS: u64 = 30_000;
 pub struct Trouble {
     /// Who.
     pub backend: BackendId,
-    /// Failures in a row.
+    /// Failures in a row; 0 for one that only refused work.
     pub failures: u32,
     /// From when on a trial may go there.
     pub retry_at: NowMs,
@@ -50,6 +59,8 @@ pub enum Availability {
     Healthy,
     /// Its time is over: one request may try it, after [`claim_trial`].
     Trial,
+    /// Passed over while others are available: it failed once, or refused work.
+    Doubtful,
     /// Passed over.
     Down,
 }
@@ -66,11 +77,31 @@ impl HealthTable {
     /// Whether `backend` may be picked at `now`.
     #[must_use]
     pub fn availability(&self, backend: BackendId, now: NowMs) -> Availability {
-        match self.troubles.iter().find(|trouble| trouble.backend == backend) {
+        match self.get(backend) {
             None => Availability::Healthy,
+            Some(trouble) if trouble.retry_at <= now && trouble.failures == 0 => {
+                Availability::Healthy
+            }
             Some(trouble) if trouble.retry_at <= now => Availability::Trial,
+            Some(trouble) if trouble.failures < FAILURES_OF_THE_DOWN => Availability::Doubtful,
             Some(_) => Availability::Down,
         }
+    }
+
+    /// What is known of `backend`'s troubles; `None` when it has none.
+    #[must_use]
+    pub fn get(&self, backend: BackendId) -> Option<&Trouble> {
+        self.troubles.iter().find(|trouble| trouble.backend == backend)
+    }
+
+    /// Milliseconds until the first of `backends` may be tried; `None` when none is in trouble.
+    #[must_use]
+    pub fn retry_after_ms(
+        &self,
+        backends: impl Iterator<Item = BackendId>,
+        now: NowMs,
+    ) -> Option<u64> {
+        backends.filter_map(|id| self.get(id)).map(|it| it.retry_at.since_ms(now)).min()
     }
 
     fn get_mut(&mut self, backend: BackendId) -> Option<&mut Trouble> {
@@ -130,6 +161,24 @@ pub fn failed<S: SharedStore>(
     Ok(failures)
 }
 
+/// Notes that `backend` refused work because it is full.
+///
+/// # Errors
+/// [`StoreError`] when the update was lost.
+pub fn shed<S: SharedStore>(store: &S, now: NowMs, backend: BackendId) -> Result<(), StoreError> {
+    let retry_at = NowMs(now.0.saturating_add(SHED_MS));
+    store::update(store, &key(), |bytes| {
+        let mut table = HealthTable::decode(bytes);
+        match table.get_mut(backend) {
+            // It answered, which is more than could be said of it before.
+            Some(trouble) => (trouble.failures, trouble.retry_at) = (0, retry_at),
+            None => table.troubles.push(Trouble { backend, failures: 0, retry_at }),
+        }
+        Some(table.encode())
+    })?;
+    Ok(())
+}
+
 /// Notes a success of `backend`: it is healthy. Writes only if it was in trouble.
 ///
 /// # Errors
@@ -186,16 +235,33 @@ mod tests {
         let store = MemoryStore::default();
         assert_eq!(at(&store, 0), Availability::Healthy);
         failed(&store, NowMs(0), B).unwrap();
-        assert_eq!(at(&store, 999), Availability::Down);
+        assert_eq!(at(&store, 999), Availability::Doubtful);
         assert_eq!(at(&store, 1_000), Availability::Trial);
         assert!(claim_trial(&store, NowMs(1_000), B).unwrap());
         assert!(!claim_trial(&store, NowMs(1_000), B).unwrap());
-        assert_eq!(at(&store, 1_001), Availability::Down);
+        assert_eq!(at(&store, 1_001), Availability::Doubtful);
         assert_eq!(failed(&store, NowMs(1_500), B), Ok(2));
         assert_eq!(at(&store, 3_499), Availability::Down);
         assert_eq!(at(&store, 3_500), Availability::Trial);
         succeeded(&store, B).unwrap();
         assert_eq!(at(&store, 3_501), Availability::Healthy);
+    }
+
+    #[test]
+    fn a_full_backend_is_doubtful_for_a_second_and_needs_no_trial() {
+        let store = MemoryStore::default();
+        shed(&store, NowMs(0), B).unwrap();
+        assert_eq!(at(&store, 999), Availability::Doubtful);
+        assert_eq!(at(&store, 1_000), Availability::Healthy);
+        failed(&store, NowMs(2_000), B).unwrap();
+        failed(&store, NowMs(2_000), B).unwrap();
+        let table = HealthTable::load(&store).unwrap();
+        let retry_after =
+            |ids: &[BackendId]| table.retry_after_ms(ids.iter().copied(), NowMs(2_500));
+        assert_eq!(retry_after(&[B, BackendId(2)]), Some(1_500));
+        assert_eq!(retry_after(&[BackendId(2)]), None);
+        shed(&store, NowMs(2_100), B).unwrap();
+        assert_eq!(at(&store, 2_200), Availability::Doubtful);
     }
 
     #[test]

@@ -12,12 +12,20 @@
 //! 4. [`index`]: hashes -> who holds how many leading blocks
 //! 5. [`residency`]: when they were last touched -> how likely they are still there
 //! 6. [`score`]: matches, [`load`] and [`pace`] -> cost of each backend
+//!    ([`standing`]: who may be picked at all)
 //! 7. [`pick`]: costs -> an order of backends, under one of several policies
+//!
+//! What comes out is a [`decision`]; [`explain`] shows all of it for one request, and [`explore`] keeps
+//! some requests out of it, so that backends which nobody listed are found.
 //!
 //! The write path is [`dispatch`]: it counts the load, enters the prompt into the index, and takes
 //! back or confirms what the answer contradicts or confirms. [`answer`] reads the engine's own
 //! `usage` on the way ([`ask`] sees to it that a stream has one, [`withhold`] that the client does
 //! not see it), [`parity`] compares it with our count, [`health`] keeps failing backends out.
+//!
+//! What engines say of themselves is read by [`signals`] and kept in [`reported`], or in [`sightings`]
+//! where it came with an answer; [`endpoints`] has the backends that nobody configured; [`live`] is the
+//! configuration with both. [`lease`] says which VM scrapes; [`status`] shows everything.
 //!
 //! Shared state lives in [`store`], laid out by [`wire`]; [`config`] is checked once; [`limits`]
 //! has every bound; [`metrics`] every name.
@@ -39,23 +47,34 @@ pub mod ask;
 pub mod blocks;
 pub mod config;
 pub mod conversation;
+pub mod decision;
 pub mod dispatch;
+pub mod endpoints;
+pub mod explain;
+pub mod explore;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 pub mod health;
 pub mod ids;
 pub mod index;
+pub mod lease;
 pub mod limits;
+pub mod live;
 pub mod load;
 pub mod metrics;
 pub mod model;
 pub mod pace;
 pub mod parity;
 pub mod pick;
+pub mod reported;
 pub mod request;
 pub mod residency;
 pub mod route;
 pub mod score;
+pub mod sightings;
+pub mod signals;
+pub mod standing;
+pub mod status;
 pub mod store;
 pub mod wire;
 pub mod withhold;

@@ -78,3 +78,10 @@ pub const TOKEN_IDS_MAX: usize = 2 << 20;
 
 /// LoRA adapters of one model.
 pub const ADAPTERS_MAX: usize = 1_024;
+
+/// Bounds for the time between two readings of an engine's metrics, and for the time that one may
+/// take: above what a busy engine's event loop needs, below the time in which a report goes stale.
+pub const SCRAPE_MS_MIN: u32 = 100;
+
+/// The upper bound.
+pub const SCRAPE_MS_MAX: u32 = 60_000;

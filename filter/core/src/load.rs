@@ -14,11 +14,13 @@ use ahash::AHashMap;
 use crate::ids::{BackendId, BlockHash, NowMs};
 use crate::limits::{BACKENDS_MAX, VM_LEASE_MS, VM_SLOTS_MAX};
 use crate::pace::Paces;
+use crate::sightings::{Sighting, Sightings};
+use crate::signals::LoadReport;
 use crate::store::{self, SharedStore, StoreError};
 use crate::wire::{KEY_PREFIX, Reader, Writer};
 
 /// Load of one backend.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct BackendLoad {
     /// Requests dispatched and not finished.
     pub running: u32,
@@ -33,12 +35,19 @@ pub struct BackendLoad {
 }
 
 impl BackendLoad {
-    fn add(&mut self, other: Self) {
+    /// Adds another's share.
+    pub fn add(&mut self, other: Self) {
         self.running = self.running.saturating_add(other.running);
         self.prefilling = self.prefilling.saturating_add(other.prefilling);
         self.pending_prefill_tokens =
             self.pending_prefill_tokens.saturating_add(other.pending_prefill_tokens);
         self.context_tokens = self.context_tokens.saturating_add(other.context_tokens);
+    }
+
+    /// Requests after their first byte.
+    #[must_use]
+    pub fn decoding(self) -> u32 {
+        self.running.saturating_sub(self.prefilling)
     }
 
     fn subtract(&mut self, other: Self) {
@@ -50,8 +59,32 @@ impl BackendLoad {
     }
 }
 
-/// Load of all backends, summed over live VMs.
+/// Load by backend.
 pub type LoadTable = AHashMap<BackendId, BackendLoad>;
+
+/// What all live VMs know.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Totals {
+    /// Their loads, summed.
+    pub loads: LoadTable,
+    /// What they last heard of each backend.
+    pub sightings: AHashMap<BackendId, Sighting>,
+}
+
+impl Totals {
+    /// The load of `backend`.
+    #[must_use]
+    pub fn load(&self, backend: BackendId) -> BackendLoad {
+        self.loads.get(&backend).copied().unwrap_or_default()
+    }
+
+    fn hear(&mut self, backend: BackendId, sighting: Sighting) {
+        let last = self.sightings.entry(backend).or_insert(sighting);
+        if last.at < sighting.at {
+            *last = sighting;
+        }
+    }
+}
 
 /// What a request asks of a backend.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -109,6 +142,7 @@ pub struct Ledger {
     /// How many of this VM's requests pin a prefix.
     pinned: AHashMap<(BackendId, BlockHash), u32>,
     paces: Paces,
+    sightings: Sightings,
 }
 
 impl Ledger {
@@ -121,6 +155,7 @@ impl Ledger {
             own: LoadTable::default(),
             pinned: AHashMap::default(),
             paces: Paces::default(),
+            sightings: Sightings::default(),
         }
     }
 
@@ -250,6 +285,30 @@ impl Ledger {
         &self.own
     }
 
+    /// Whether a load report of `backend` would tell anything new.
+    #[must_use]
+    pub fn wants_report(&self, backend: BackendId, now: NowMs) -> bool {
+        self.sightings.wants(backend, now)
+    }
+
+    /// Takes in a load report that came with an answer of `backend`, which holds `capacity_tokens` (0
+    /// while unknown). The next publication carries it.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the host refuses to say what the other VMs have there.
+    pub fn hear<S: SharedStore>(
+        &mut self,
+        store: &S,
+        now: NowMs,
+        backend: BackendId,
+        report: LoadReport,
+        capacity_tokens: u32,
+    ) -> Result<(), StoreError> {
+        let own = self.totals(store, now)?.load(backend);
+        self.sightings.take(backend, report, own, capacity_tokens, now);
+        Ok(())
+    }
+
     /// Renews the lease, and takes a new slot if another VM holds this one's by now. VMs that
     /// never dispatched have no slot and write nothing.
     ///
@@ -270,8 +329,9 @@ impl Ledger {
     ///
     /// # Errors
     /// [`StoreError`] when the host refuses a read.
-    pub fn totals<S: SharedStore>(&self, store: &S, now: NowMs) -> Result<LoadTable, StoreError> {
-        let mut totals = self.own.clone();
+    pub fn totals<S: SharedStore>(&self, store: &S, now: NowMs) -> Result<Totals, StoreError> {
+        let mut totals = Totals { loads: self.own.clone(), ..Totals::default() };
+        self.sightings.iter().for_each(|(backend, sighting)| totals.hear(backend, sighting));
         for slot in 0..slots_used(store)? {
             if self.slot == Some(slot) {
                 continue;
@@ -280,7 +340,10 @@ impl Ledger {
             let Some(record) = Record::decode(&entry.value) else { continue };
             if record.is_live(now) && record.nonce != self.nonce {
                 for (backend, load) in record.loads {
-                    totals.entry(backend).or_default().add(load);
+                    totals.loads.entry(backend).or_default().add(load);
+                }
+                for (backend, sighting) in record.sightings {
+                    totals.hear(backend, sighting);
                 }
             }
         }
@@ -292,6 +355,7 @@ impl Ledger {
             nonce: self.nonce,
             heartbeat: now,
             loads: self.own.iter().take(BACKENDS_MAX).map(|(id, load)| (*id, *load)).collect(),
+            sightings: self.sightings.iter().collect(),
         };
         let bytes = record.encode();
         match self.slot {
@@ -329,6 +393,7 @@ struct Record {
     nonce: u64,
     heartbeat: NowMs,
     loads: Vec<(BackendId, BackendLoad)>,
+    sightings: Vec<(BackendId, Sighting)>,
 }
 
 impl Record {
@@ -353,11 +418,15 @@ impl Record {
                 },
             ));
         }
-        Some(Self { nonce, heartbeat, loads })
+        let mut sightings = Vec::new();
+        while let Some(backend) = reader.u32() {
+            sightings.push((BackendId(backend), Sighting::decode(&mut reader)?));
+        }
+        Some(Self { nonce, heartbeat, loads, sightings })
     }
 
     fn encode(&self) -> Vec<u8> {
-        let mut writer = Writer::versioned(19 + self.loads.len() * 20);
+        let mut writer = Writer::versioned(19 + self.loads.len() * 20 + self.sightings.len() * 32);
         writer.u64(self.nonce);
         writer.u64(self.heartbeat.0);
         writer.u16(self.loads.len() as u16);
@@ -367,6 +436,10 @@ impl Record {
             writer.u32(load.prefilling);
             writer.u32(load.pending_prefill_tokens);
             writer.u32(load.context_tokens);
+        }
+        for (backend, sighting) in &self.sightings {
+            writer.u32(backend.0);
+            sighting.encode(&mut writer);
         }
         writer.finish()
     }
@@ -411,7 +484,7 @@ mod tests {
     }
 
     fn running(ledger: &Ledger, store: &MemoryStore, now: u64) -> u32 {
-        ledger.totals(store, NowMs(now)).unwrap().get(&B).map_or(0, |load| load.running)
+        ledger.totals(store, NowMs(now)).unwrap().load(B).running
     }
 
     #[test]
@@ -423,7 +496,7 @@ mod tests {
         let (mut ticket_b, result) = b.dispatch(&store, NowMs(0), B, work(10, 20));
         result.unwrap();
         for ledger in [&a, &b, &Ledger::new(3)] {
-            let load = ledger.totals(&store, NowMs(1)).unwrap()[&B];
+            let load = ledger.totals(&store, NowMs(1)).unwrap().load(B);
             assert_eq!(
                 (load.running, load.pending_prefill_tokens, load.context_tokens),
                 (2, 110, 220)
@@ -431,11 +504,11 @@ mod tests {
         }
         b.first_byte(&store, NowMs(1), &mut ticket_b).unwrap();
         b.first_byte(&store, NowMs(1), &mut ticket_b).unwrap();
-        assert_eq!(a.totals(&store, NowMs(1)).unwrap()[&B].pending_prefill_tokens, 100);
+        assert_eq!(a.totals(&store, NowMs(1)).unwrap().load(B).pending_prefill_tokens, 100);
         a.release(&store, NowMs(2), ticket_a).unwrap();
         b.release(&store, NowMs(2), ticket_b).unwrap();
-        assert!(a.totals(&store, NowMs(2)).unwrap().get(&B).is_none());
-        assert!(b.totals(&store, NowMs(2)).unwrap().get(&B).is_none());
+        assert!(a.totals(&store, NowMs(2)).unwrap().loads.is_empty());
+        assert!(b.totals(&store, NowMs(2)).unwrap().loads.is_empty());
     }
 
     #[test]

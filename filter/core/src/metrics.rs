@@ -54,13 +54,17 @@ pub enum Reason {
     TokenizerFailed,
     /// By load: the shared store failed.
     StoreFailed,
-    /// Left to Envoy: every backend is passed over for its failures.
+    /// Left to Envoy, to find backends that nobody listed.
+    Explore,
+    /// Left to Envoy: no backend is known, or none serves the model.
     NoBackend,
+    /// Answered 503: every backend is passed over for its failures.
+    AllDown,
 }
 
 impl Reason {
     /// All reasons, for registration.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 28] = [
         Self::PrefixHit,
         Self::PrefixMiss,
         Self::LoadOverPrefix,
@@ -86,7 +90,9 @@ impl Reason {
         Self::TemplateFailed,
         Self::TokenizerFailed,
         Self::StoreFailed,
+        Self::Explore,
         Self::NoBackend,
+        Self::AllDown,
     ];
 
     /// The label's value.
@@ -118,7 +124,9 @@ impl Reason {
             Self::TemplateFailed => "template_failed",
             Self::TokenizerFailed => "tokenizer_failed",
             Self::StoreFailed => "store_failed",
+            Self::Explore => "explore",
             Self::NoBackend => "no_backend",
+            Self::AllDown => "all_down",
         }
     }
 }
@@ -142,8 +150,6 @@ pub enum Metric {
     ResidencyRouteDowngrades,
     /// Decisions that another backend served than was picked.
     ServedElsewhere,
-    /// Requests that ended without a good answer from the picked backend.
-    BackendFailures,
     /// Time of one decision.
     DecisionTimeUs,
     /// Requests that this Envoy has in flight.
@@ -160,14 +166,26 @@ pub enum Metric {
     BundleFailures,
     /// Bytes of the VM's linear memory, which never shrinks.
     VmMemoryBytes,
+    /// Readings of engines' metrics that brought a report.
+    Scrapes,
+    /// Readings of engines' metrics that failed.
+    ScrapeFailures,
+    /// Engines that were seen to have started anew, so that their caches are empty.
+    BackendRestarts,
+    /// Backends that are known: configured, pushed and observed ones.
+    Backends,
+    /// Of these, the ones that are passed over for their failures.
+    BackendsDown,
+    /// Models whose configured block size engines contradict; what engines say is used where they
+    /// agree.
+    BlockSizeContradictions,
 }
 
 impl Metric {
     /// All metrics, for registration.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 16] = [
         Self::ResidencyRouteDowngrades,
         Self::ServedElsewhere,
-        Self::BackendFailures,
         Self::DecisionTimeUs,
         Self::InFlight,
         Self::IndexBlocksAdded,
@@ -176,6 +194,12 @@ impl Metric {
         Self::BundlesLoaded,
         Self::BundleFailures,
         Self::VmMemoryBytes,
+        Self::Scrapes,
+        Self::ScrapeFailures,
+        Self::BackendRestarts,
+        Self::Backends,
+        Self::BackendsDown,
+        Self::BlockSizeContradictions,
     ];
 
     /// Name as Envoy's stats have it, and kind.
@@ -186,7 +210,6 @@ impl Metric {
                 ("warmpath_residency_route_downgrades_total", Kind::Counter)
             }
             Self::ServedElsewhere => ("warmpath_served_elsewhere_total", Kind::Counter),
-            Self::BackendFailures => ("warmpath_backend_failures_total", Kind::Counter),
             Self::DecisionTimeUs => ("warmpath_decision_time_us", Kind::Histogram),
             Self::InFlight => ("warmpath_requests_in_flight", Kind::Gauge),
             Self::IndexBlocksAdded => ("warmpath_index_blocks_added_total", Kind::Counter),
@@ -195,8 +218,111 @@ impl Metric {
             Self::BundlesLoaded => ("warmpath_bundles_loaded_total", Kind::Counter),
             Self::BundleFailures => ("warmpath_bundle_failures_total", Kind::Counter),
             Self::VmMemoryBytes => ("warmpath_vm_memory_bytes", Kind::Gauge),
+            Self::Scrapes => ("warmpath_scrapes_total", Kind::Counter),
+            Self::ScrapeFailures => ("warmpath_scrape_failures_total", Kind::Counter),
+            Self::BackendRestarts => ("warmpath_backend_restarts_total", Kind::Counter),
+            Self::Backends => ("warmpath_backends", Kind::Gauge),
+            Self::BackendsDown => ("warmpath_backends_down", Kind::Gauge),
+            Self::BlockSizeContradictions => ("warmpath_block_size_contradictions", Kind::Gauge),
         }
     }
+}
+
+/// How a backend failed a request. Each is a value of the label `kind`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Failure {
+    /// No connection came about.
+    Connect,
+    /// The connection ended, or the stream was reset, before the answer was whole.
+    Reset,
+    /// The answer did not come in time.
+    Timeout,
+    /// The answer broke the protocol.
+    Protocol,
+    /// It answered 502, 503 or 504.
+    Status,
+    /// Envoy had no host to try.
+    NoHost,
+}
+
+impl Failure {
+    /// All kinds, for registration.
+    pub const ALL: [Self; 6] =
+        [Self::Connect, Self::Reset, Self::Timeout, Self::Protocol, Self::Status, Self::NoHost];
+
+    /// The label's value.
+    #[must_use]
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Connect => "connect",
+            Self::Reset => "reset",
+            Self::Timeout => "timeout",
+            Self::Protocol => "protocol",
+            Self::Status => "status",
+            Self::NoHost => "no_host",
+        }
+    }
+
+    /// Name as Envoy's stats have it; Envoy's stats tags turn the last part into a label.
+    #[must_use]
+    pub fn name(self) -> String {
+        format!("warmpath_backend_failures_total.kind.{}", self.label())
+    }
+}
+
+/// A metric of one configured backend. Backends that come and go by themselves have none: Envoy keeps
+/// every name for good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum BackendMetric {
+    /// 1 while it may be picked.
+    Up,
+    /// Requests that this Envoy has in flight there.
+    InFlight,
+    /// Tokens that those requests have yet to prefill.
+    PendingPrefillTokens,
+    /// Requests in flight there that others sent, as far as its reports tell.
+    OthersInFlight,
+    /// Tokens of its KV memory; 0 while unknown.
+    KvCapacityTokens,
+    /// How often its cache was taken to be lost: restarts, and failures like a dead process's.
+    CacheGeneration,
+}
+
+impl BackendMetric {
+    /// All metrics of a backend, for registration.
+    pub const ALL: [Self; 6] = [
+        Self::Up,
+        Self::InFlight,
+        Self::PendingPrefillTokens,
+        Self::OthersInFlight,
+        Self::KvCapacityTokens,
+        Self::CacheGeneration,
+    ];
+
+    /// Name without the backend; all are gauges.
+    #[must_use]
+    pub fn base(self) -> &'static str {
+        match self {
+            Self::Up => "warmpath_backend_up",
+            Self::InFlight => "warmpath_backend_requests_in_flight",
+            Self::PendingPrefillTokens => "warmpath_backend_pending_prefill_tokens",
+            Self::OthersInFlight => "warmpath_backend_others_in_flight",
+            Self::KvCapacityTokens => "warmpath_backend_kv_capacity_tokens",
+            Self::CacheGeneration => "warmpath_backend_cache_generation",
+        }
+    }
+
+    /// Name as Envoy's stats have it, for `backend`.
+    #[must_use]
+    pub fn name(self, backend: &str) -> String {
+        format!("{}.backend.{}", self.base(), label(backend))
+    }
+}
+
+/// `name` as the last part of a stat's name: characters that would end the part are replaced.
+fn label(name: &str) -> String {
+    let keeps = |c: char| c.is_ascii_alphanumeric() || "_-/:".contains(c);
+    name.chars().map(|c| if keeps(c) { c } else { '_' }).collect()
 }
 
 /// A metric of one configured model.
@@ -247,14 +373,10 @@ impl ModelMetric {
     }
 
     /// Name as Envoy's stats have it, for `model`; Envoy's stats tags turn the last part into a
-    /// label. Characters that would end the part are replaced.
+    /// label.
     #[must_use]
     pub fn name(self, model: &str) -> String {
-        let label: String = model
-            .chars()
-            .map(|c| if c.is_ascii_alphanumeric() || "_-/:".contains(c) { c } else { '_' })
-            .collect();
-        format!("{}.model.{label}", self.definition().0)
+        format!("{}.model.{}", self.definition().0, label(model))
     }
 }
 
@@ -274,6 +396,8 @@ mod tests {
         let mut names: Vec<&str> = Metric::ALL.iter().map(|metric| metric.definition().0).collect();
         names.extend(ModelMetric::ALL.iter().map(|metric| metric.definition().0));
         names.extend(Reason::ALL.iter().map(|reason| reason.label()));
+        names.extend(BackendMetric::ALL.iter().map(|metric| metric.base()));
+        names.extend(Failure::ALL.iter().map(|failure| failure.label()));
         let count = names.len();
         names.sort_unstable();
         names.dedup();

@@ -9,7 +9,7 @@
 //!
 //! In: touches and allocations of the requests that were routed, and what engines report as cached.
 //! Out: [`Clock::weight`], the probability that a block last touched in an epoch is resident. One
-//! clock is 540 bytes in the store, read for each holder of a prompt and written twice a request.
+//! clock is 549 bytes in the store, read for each holder of a prompt and written twice a request.
 //!
 //! The distance at which blocks go is learnt from the reports, starting at the capacity: requests
 //! that other proxies sent, memory that running requests pin and a capacity that is wrong or unknown
@@ -46,6 +46,13 @@ const LEARNING_RATE: f32 = 0.03;
 /// is wrong by its share of other traffic, not by orders of magnitude.
 const REACH_FACTOR_MAX: f32 = 16.0;
 
+/// Reports in a row that contradict what is surely there, after which the cache is taken to be lost:
+/// one may be a request that was computed beside its twin.
+const CONTRADICTIONS_OF_THE_LOST: u8 = 3;
+
+/// Share of the reach within which blocks are surely there, however wrong the reach.
+const SURELY_THERE_SHARE: f32 = 0.25;
+
 /// What one request did to a backend's cache.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Activity {
@@ -77,6 +84,10 @@ pub struct Clock {
     pub capacity_blocks: u32,
     /// Distance in blocks within which blocks are kept; 0 while neither known nor learnt.
     reach_blocks: f32,
+    /// Blocks that this Envoy's requests allocated, since the clock was made.
+    pub own_blocks: u64,
+    /// Reports in a row that contradict what is surely there.
+    contradictions: u8,
     /// Blocks allocated in the newest epoch.
     epoch_fill_blocks: u32,
     /// Blocks last touched in epoch `e`, at `e % EPOCHS_KEPT`.
@@ -92,6 +103,8 @@ impl Clock {
             epoch: 0,
             capacity_blocks,
             reach_blocks: capacity_blocks as f32,
+            own_blocks: 0,
+            contradictions: 0,
             epoch_fill_blocks: 0,
             last_touched: [0; EPOCHS_KEPT],
         }
@@ -136,7 +149,20 @@ impl Clock {
 
     /// Takes in what an engine reported: moves the reach towards what explains it. This is the
     /// online gradient of a logistic regression on the place of the step.
+    ///
+    /// An engine that says of three prompts in a row that nothing is there of what surely was lost its
+    /// cache: the clock restarts.
     pub fn learn(&mut self, evidence: &[Evidence]) {
+        if self.is_contradicted(evidence) {
+            self.contradictions = self.contradictions.saturating_add(1);
+            if self.contradictions >= CONTRADICTIONS_OF_THE_LOST {
+                self.restart();
+            }
+            return;
+        }
+        if !evidence.is_empty() {
+            self.contradictions = 0;
+        }
         let mut error = 0.0;
         for item in evidence {
             let off = item.resident - self.weight_at(item.distance_blocks);
@@ -154,6 +180,30 @@ impl Clock {
         }
     }
 
+    /// Whether nothing is there of blocks that were touched well before, and far from eviction. What was
+    /// touched in the newest epoch may still be under way to the cache.
+    fn is_contradicted(&self, evidence: &[Evidence]) -> bool {
+        let Some(first) = evidence.first() else { return false };
+        let distance = first.distance_blocks;
+        first.resident <= 0.0
+            && distance > self.epoch_blocks()
+            && (distance as f32) < self.reach_blocks * SURELY_THERE_SHARE
+    }
+
+    /// Distance within which blocks are kept, in blocks; 0 while neither known nor learnt.
+    #[must_use]
+    pub fn reach_blocks(&self) -> u32 {
+        self.reach_blocks as u32
+    }
+
+    /// Distinct blocks touched that are still expected to be there.
+    #[must_use]
+    pub fn resident_blocks(&self) -> u32 {
+        let oldest = self.epoch.saturating_sub(EPOCHS_KEPT as u32 - 1);
+        let expected = |epoch| self.count(epoch) as f32 * self.weight(self.generation, epoch);
+        (oldest..=self.epoch).map(expected).sum::<f32>() as u32
+    }
+
     /// How far an epoch is from being forgotten: 0 for the newest, growing without bound.
     #[must_use]
     pub fn staleness(&self, generation: u16, epoch: u32) -> f32 {
@@ -166,6 +216,17 @@ impl Clock {
     /// Takes in what a request did. The request's own blocks all belong to the epoch that is the
     /// newest afterwards.
     pub fn record(&mut self, activity: &Activity) {
+        self.own_blocks = self.own_blocks.saturating_add(activity.allocated_blocks.into());
+        self.turn(activity);
+    }
+
+    /// Takes in that requests of others allocated blocks, which nobody here can ask for.
+    pub fn advance(&mut self, blocks: u32) {
+        let moved = Vec::new();
+        self.turn(&Activity { allocated_blocks: blocks, moved, touched_blocks: blocks });
+    }
+
+    fn turn(&mut self, activity: &Activity) {
         for &(epoch, blocks) in &activity.moved {
             if self.epoch.checked_sub(epoch).is_some_and(|age| (age as usize) < EPOCHS_KEPT) {
                 let count = self.count_mut(epoch);
@@ -186,8 +247,11 @@ impl Clock {
 
     /// Forgets everything: the engine restarted with an empty cache.
     pub fn restart(&mut self) {
-        *self =
-            Self { generation: self.generation.wrapping_add(1), ..Self::new(self.capacity_blocks) };
+        *self = Self {
+            generation: self.generation.wrapping_add(1),
+            own_blocks: self.own_blocks,
+            ..Self::new(self.capacity_blocks)
+        };
     }
 
     fn epoch_blocks(&self) -> u32 {
@@ -214,6 +278,8 @@ impl Clock {
             epoch: reader.u32()?,
             capacity_blocks: reader.u32()?,
             reach_blocks: f32::from_bits(reader.u32()?),
+            own_blocks: reader.u64()?,
+            contradictions: reader.u8()?,
             epoch_fill_blocks: reader.u32()?,
             last_touched: [0; EPOCHS_KEPT],
         };
@@ -224,11 +290,13 @@ impl Clock {
     }
 
     fn encode(&self) -> Vec<u8> {
-        let mut writer = Writer::versioned(19 + 4 * EPOCHS_KEPT);
+        let mut writer = Writer::versioned(28 + 4 * EPOCHS_KEPT);
         writer.u16(self.generation);
         writer.u32(self.epoch);
         writer.u32(self.capacity_blocks);
         writer.u32(self.reach_blocks.to_bits());
+        writer.u64(self.own_blocks);
+        writer.u8(self.contradictions);
         writer.u32(self.epoch_fill_blocks);
         for &count in &self.last_touched {
             writer.u32(count);
@@ -371,6 +439,23 @@ mod tests {
             }
         }
         assert!(learnt_reach(100, 40_000.0) <= 100.0 * REACH_FACTOR_MAX);
+    }
+
+    #[test]
+    fn a_cache_that_was_lost_unseen_is_noticed_by_what_the_engine_reports() {
+        let mut clock = Clock::new(6_400);
+        fill(&mut clock, 600);
+        let report = |clock: &mut Clock, distance_blocks, resident| {
+            clock.learn(&[Evidence { distance_blocks, resident }]);
+            clock.generation
+        };
+        // Twins that were computed side by side, and what is about to be evicted, say nothing.
+        for distance in [0, 100, 1_600, 6_000] {
+            assert_eq!((0..9).map(|_| report(&mut clock, distance, 0.0)).max(), Some(0));
+        }
+        assert_eq!(report(&mut clock, 500, 0.0), 0);
+        assert_eq!(report(&mut clock, 500, 0.5), 0);
+        assert_eq!((0..3).map(|_| report(&mut clock, 500, 0.0)).collect::<Vec<_>>(), [0, 0, 1]);
     }
 
     #[test]

@@ -8,16 +8,20 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::blocks::{self, Namespace};
 use crate::config::{Config, Policy};
-use crate::health::{Availability, HealthTable};
-use crate::ids::{BackendId, BackendIndex, BlockHash, NowMs};
+pub use crate::decision::{Decision, Fallback, Pick, PlacedPrompt, Refusal};
+use crate::explore::Explorer;
+use crate::health::HealthTable;
+use crate::ids::{BackendId, BackendIndex, BlockHash, NowMs, TokenId};
 use crate::index::{Index, Path};
-use crate::load::{Ledger, LoadTable};
+use crate::load::Ledger;
 use crate::metrics::Reason;
-use crate::model::{self, Model, PromptError};
+use crate::model::{self, Model};
 use crate::pick::{self, Candidate, Inputs};
-use crate::request::{self, Api, Request, RequestError};
+use crate::reported::Reported;
+use crate::request::{self, Api, Request};
 use crate::residency::{self, Clock};
-use crate::score::{self, Demand, Match, Offer};
+use crate::score::{self, Cost, Demand, Match, Offer};
+use crate::standing::{self, Asked, Standing};
 use crate::store::{SharedStore, StoreError};
 
 /// Output tokens expected of a request that names no limit, or a high one: engines' users ask for
@@ -38,87 +42,16 @@ pub struct Router<'a, S> {
     pub store: &'a S,
     /// This VM's own load.
     pub ledger: &'a Ledger,
+    /// What engines said last; [`crate::reported::NOTHING`] where they are not asked.
+    pub reported: &'a Reported,
+    /// This VM's exploration; `None` where backends are not observed.
+    pub explorer: Option<&'a Explorer>,
     /// The moment of the decision.
     pub now: NowMs,
     /// A random number, new for each decision.
     pub random: u64,
     /// The number of this decision in its VM.
     pub turn: u64,
-}
-
-/// What was decided.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Decision {
-    /// The prompt was read, and a policy placed it.
-    Pick(Pick),
-    /// Something kept the filter from reading the prompt.
-    Fallback(Fallback),
-}
-
-/// A backend chosen for a prompt that was read.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Pick {
-    /// The backend, and where to retry, best first; never empty.
-    pub order: Vec<BackendIndex>,
-    /// Why.
-    pub reason: Reason,
-    /// Whether the residency estimate changed the pick.
-    pub downgraded: bool,
-    /// What the write path needs.
-    pub prompt: PlacedPrompt,
-}
-
-/// A request placed without its prompt.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Fallback {
-    /// Backends by load, best first; empty when Envoy is to choose.
-    pub order: Vec<BackendIndex>,
-    /// Why.
-    pub reason: Reason,
-}
-
-/// A prompt with the picked backend's share of it.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct PlacedPrompt {
-    /// Position of its model in the configuration.
-    pub model_index: usize,
-    /// Length in tokens.
-    pub prompt_tokens: usize,
-    /// Hashes of its full blocks.
-    pub hashes: Vec<BlockHash>,
-    /// What the tree knew of them.
-    pub path: Path,
-    /// Blocks that the picked backend probably holds.
-    pub matched: Match,
-    /// Tokens in a block.
-    pub block_size_tokens: u32,
-    /// Tokens that the picked backend is predicted to have cached.
-    pub cached_tokens: u32,
-    /// Tokens of output expected.
-    pub output_tokens: u32,
-    /// Whether the engine's tokens are expected to differ from ours, so that its count is no sign
-    /// of a wrong bundle.
-    pub is_approximate: bool,
-}
-
-impl Decision {
-    /// The reason, for metrics.
-    #[must_use]
-    pub fn reason(&self) -> Reason {
-        match self {
-            Self::Pick(pick) => pick.reason,
-            Self::Fallback(fallback) => fallback.reason,
-        }
-    }
-
-    /// Backends, best first; empty when Envoy is to choose.
-    #[must_use]
-    pub fn order(&self) -> &[BackendIndex] {
-        match self {
-            Self::Pick(pick) => &pick.order,
-            Self::Fallback(fallback) => &fallback.order,
-        }
-    }
 }
 
 /// A prompt after tokenizing and hashing.
@@ -161,8 +94,8 @@ impl<S: SharedStore> Router<'_, S> {
             Err(error) => return self.by_load(error.into()),
         };
         let is_approximate = request.approximation.is_some();
-        let prompt = match self.prompt(request) {
-            Ok(prompt) => prompt,
+        let prompt = match self.read(request) {
+            Ok((prompt, _)) => prompt,
             Err(reason) => return self.by_load(reason),
         };
         let session = session_bytes.map(|bytes| BlockHash(xxh3_64(bytes))).or(prompt.session);
@@ -179,13 +112,9 @@ impl<S: SharedStore> Router<'_, S> {
         let Ok(path) = self.walk(&prompt) else {
             return self.by_load(Reason::StoreFailed);
         };
-        let Ok(clocks) = self.clocks(&path, self.block_size_tokens(&prompt)) else {
+        let Ok(matches) = self.matches(&path, self.block_size_tokens(&prompt)) else {
             return self.by_load(Reason::StoreFailed);
         };
-        let matches = score::matches(&path, |holder| {
-            let clock = clocks.get(&holder.backend);
-            clock.map_or(0.0, |clock| clock.weight(holder.generation, holder.epoch))
-        });
         self.place(prompt, path, &matches)
     }
 
@@ -195,6 +124,22 @@ impl<S: SharedStore> Router<'_, S> {
     /// [`StoreError`] when the host refuses a read.
     pub fn walk(&self, prompt: &TokenizedPrompt) -> Result<Path, StoreError> {
         Index::new(self.config.index_buckets).walk(self.store, &prompt.hashes)
+    }
+
+    /// How much of a prompt each holder has, as far as its clock tells.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the host refuses a read.
+    pub fn matches(
+        &self,
+        path: &Path,
+        block_size_tokens: NonZeroU32,
+    ) -> Result<AHashMap<BackendId, Match>, StoreError> {
+        let clocks = self.clocks(path, block_size_tokens)?;
+        Ok(score::matches(path, |holder| {
+            let clock = clocks.get(&holder.backend);
+            clock.map_or(0.0, |clock| clock.weight(holder.generation, holder.epoch))
+        }))
     }
 
     /// Decides, given what is believed of each backend's cache.
@@ -207,13 +152,22 @@ impl<S: SharedStore> Router<'_, S> {
     ) -> Decision {
         let demand = self.demand(&prompt);
         let resident = |found: &Match| found.resident_blocks;
-        let Ok(candidates) = self.candidates(Some((&demand, &prompt.hashes)), matches, resident)
-        else {
+        let asked = Asked {
+            model_index: Some(prompt.model_index),
+            prompt: Some((&demand, &prompt.hashes)),
+            matches,
+        };
+        let Ok(standings) = self.standings(&asked, resident) else {
             return self.by_load(Reason::StoreFailed);
         };
+        let candidates = standing::candidates(&standings);
+        if self.explores(&candidates, matches) {
+            let prompt = Some(placed(prompt, &demand, path, None));
+            return Decision::Fallback(Fallback { order: vec![], reason: Reason::Explore, prompt });
+        }
         let inputs = Inputs { session: prompt.session, ..self.inputs(affinity(&prompt.hashes)) };
         let mut order = pick::order(self.config.policy, &candidates, inputs);
-        let downgraded = self.is_downgraded((&demand, &prompt.hashes), matches, &order, inputs);
+        let downgraded = self.is_downgraded(&asked, &order, inputs);
         if self.config.policy == Policy::KvCost {
             self.prefer_unspent(&candidates, &mut order, demand.block_size_tokens);
         }
@@ -224,8 +178,36 @@ impl<S: SharedStore> Router<'_, S> {
                 prompt: placed(prompt, &demand, path, matches.get(&picked.id)),
                 order,
             }),
-            None => Decision::Fallback(Fallback { order, reason: Reason::NoBackend }),
+            None => {
+                let prompt = placed(prompt, &demand, path, None);
+                self.without_candidates(&standings, Some(prompt))
+            }
         }
+    }
+
+    /// Nobody may be picked: all are down, or nobody is known who serves the model.
+    fn without_candidates(&self, standings: &[Standing], prompt: Option<PlacedPrompt>) -> Decision {
+        // Where backends are observed, Envoy may know others.
+        let down = standing::down(standings).filter(|_| !self.config.observe);
+        match down {
+            Some(ids) => {
+                let health = HealthTable::load(self.store).unwrap_or_default();
+                let retry_after_ms = health.retry_after_ms(ids.into_iter(), self.now).unwrap_or(0);
+                let retry_after_s = retry_after_ms.div_ceil(1_000).max(1);
+                Decision::Refusal(Refusal { reason: Reason::AllDown, retry_after_s })
+            }
+            None => {
+                Decision::Fallback(Fallback { order: vec![], reason: Reason::NoBackend, prompt })
+            }
+        }
+    }
+
+    /// Whether the request is left to Envoy, which may know backends that are not known here.
+    fn explores(&self, candidates: &[Candidate], matches: &AHashMap<BackendId, Match>) -> bool {
+        let is_cold = matches.values().all(|found| found.held_blocks == 0);
+        self.explorer.is_some_and(|explorer| {
+            explorer.is_due(self.now, self.random, candidates.len(), is_cold)
+        })
     }
 
     /// Of the two backends that a tie puts first, prefers the one whose cache has seen fewer
@@ -256,19 +238,14 @@ impl<S: SharedStore> Router<'_, S> {
     }
 
     /// Whether another backend would have been picked if everything that was sent were still there.
-    fn is_downgraded(
-        &self,
-        prompt: (&Demand, &[BlockHash]),
-        matches: &AHashMap<BackendId, Match>,
-        order: &[BackendIndex],
-        inputs: Inputs,
-    ) -> bool {
+    fn is_downgraded(&self, asked: &Asked<'_>, order: &[BackendIndex], inputs: Inputs) -> bool {
         let is_whole = |found: &Match| found.resident_blocks >= found.sent_blocks as f64;
-        if self.config.policy != Policy::KvCost || matches.values().all(is_whole) {
+        if self.config.policy != Policy::KvCost || asked.matches.values().all(is_whole) {
             return false;
         }
         let sent = |found: &Match| found.sent_blocks as f64;
-        self.candidates(Some(prompt), matches, sent).is_ok_and(|candidates| {
+        self.standings(asked, sent).is_ok_and(|standings| {
+            let candidates = standing::candidates(&standings);
             pick::order(self.config.policy, &candidates, inputs).first() != order.first()
         })
     }
@@ -276,7 +253,13 @@ impl<S: SharedStore> Router<'_, S> {
     /// Decides by load alone, because of `reason`.
     #[must_use]
     pub fn by_load(&self, reason: Reason) -> Decision {
-        let candidates = self.candidates(None, &AHashMap::new(), |_| 0.0).unwrap_or_default();
+        let asked = Asked { model_index: None, prompt: None, matches: &AHashMap::new() };
+        let standings = self.standings(&asked, |_| 0.0).unwrap_or_default();
+        let candidates = standing::candidates(&standings);
+        if self.explores(&candidates, asked.matches) {
+            let order = Vec::new();
+            return Decision::Fallback(Fallback { order, reason: Reason::Explore, prompt: None });
+        }
         let policy = match self.config.policy {
             Policy::RoundRobin | Policy::Random => self.config.policy,
             Policy::KvCost
@@ -286,11 +269,17 @@ impl<S: SharedStore> Router<'_, S> {
             | Policy::Session => Policy::LeastRequest,
         };
         let order = pick::order(policy, &candidates, self.inputs(BlockHash(self.random)));
-        let reason = if order.is_empty() { Reason::NoBackend } else { reason };
-        Decision::Fallback(Fallback { order, reason })
+        if order.is_empty() {
+            return self.without_candidates(&standings, None);
+        }
+        Decision::Fallback(Fallback { order, reason, prompt: None })
     }
 
-    fn prompt(&self, request: Request) -> Result<TokenizedPrompt, Reason> {
+    /// Tokenizes and hashes a request's prompt; the token ids come beside.
+    ///
+    /// # Errors
+    /// The reason why the request is placed by load.
+    pub fn read(&self, request: Request) -> Result<(TokenizedPrompt, Vec<TokenId>), Reason> {
         let model_index = self.model_index(request.model.as_deref())?;
         let config = self.config.models.get(model_index).ok_or(Reason::UnknownModel)?;
         let adapter =
@@ -306,21 +295,26 @@ impl<S: SharedStore> Router<'_, S> {
         let model = self.models.get(model_index).and_then(Option::as_deref);
         let prompt = model::prompt(model, request, &config.chat, self.now)?;
         let size = config.block_size_tokens;
-        Ok(TokenizedPrompt {
+        let tokenized = TokenizedPrompt {
             model_index,
             prompt_tokens: prompt.tokens.len(),
             hashes: blocks::block_hashes(seed, &prompt.tokens, &prompt.media, size),
             output_tokens_max,
             session,
-        })
+        };
+        Ok((tokenized, prompt.tokens))
     }
 
-    fn block_size_tokens(&self, prompt: &TokenizedPrompt) -> NonZeroU32 {
+    /// Tokens in a block of a prompt's model.
+    #[must_use]
+    pub fn block_size_tokens(&self, prompt: &TokenizedPrompt) -> NonZeroU32 {
         let model = self.config.models.get(prompt.model_index);
         model.map_or(NonZeroU32::MIN, |model| model.block_size_tokens)
     }
 
-    fn demand(&self, prompt: &TokenizedPrompt) -> Demand {
+    /// What a prompt asks of a backend.
+    #[must_use]
+    pub fn demand(&self, prompt: &TokenizedPrompt) -> Demand {
         let size = self.block_size_tokens(prompt);
         Demand {
             prompt_tokens: prompt.prompt_tokens,
@@ -332,8 +326,12 @@ impl<S: SharedStore> Router<'_, S> {
         }
     }
 
-    /// A request without a model name goes to the only model there is, as engines have it.
-    fn model_index(&self, name: Option<&str>) -> Result<usize, Reason> {
+    /// Position of the model that answers to `name`. A request without a model name goes to the only
+    /// model there is, as engines have it.
+    ///
+    /// # Errors
+    /// [`Reason::UnknownModel`].
+    pub fn model_index(&self, name: Option<&str>) -> Result<usize, Reason> {
         match name {
             Some(name) => self.config.model_index(name).ok_or(Reason::UnknownModel),
             None if self.config.models.len() == 1 => Ok(0),
@@ -358,47 +356,50 @@ impl<S: SharedStore> Router<'_, S> {
         Ok(clocks)
     }
 
-    /// The available backends with their costs, of which `resident_blocks` of a match are taken to
-    /// be there; costs are 0 without a prompt.
-    fn candidates(
+    /// All backends and what the request would cost on each, of which `resident_blocks` of a match are
+    /// taken to be there.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the host refuses a read.
+    pub fn standings(
         &self,
-        prompt: Option<(&Demand, &[BlockHash])>,
-        matches: &AHashMap<BackendId, Match>,
+        asked: &Asked<'_>,
         resident_blocks: impl Fn(&Match) -> f64,
-    ) -> Result<Vec<Candidate>, StoreError> {
-        let loads: LoadTable = self.ledger.totals(self.store, self.now)?;
+    ) -> Result<Vec<Standing>, StoreError> {
+        let totals = self.ledger.totals(self.store, self.now)?;
         let health = HealthTable::load(self.store)?;
         let slowness = self.ledger.slowness();
-        let mut candidates = Vec::with_capacity(self.config.backends.len());
+        let mut standings = Vec::with_capacity(self.config.backends.len());
         for (index, backend) in self.config.backends.iter().enumerate() {
-            if health.availability(backend.id, self.now) == Availability::Down {
-                continue;
-            }
-            let load = loads.get(&backend.id).copied().unwrap_or_default();
-            let matched = matches.get(&backend.id);
-            let cost = prompt.map_or(0.0, |(demand, hashes)| {
-                let offer = Offer {
-                    load,
-                    slowness: f64::from(slowness(backend.id)),
-                    resident_blocks: matched.map_or(0.0, &resident_blocks),
-                    pinned_tokens: self.ledger.pinned_tokens(
-                        backend.id,
-                        hashes,
-                        demand.block_size_tokens,
-                    ),
-                    kv_capacity_tokens: backend.kv_capacity_tokens.map(NonZeroU32::get),
-                };
-                score::cost(&self.config.weights, demand, &offer).total()
+            let sighting = totals.sightings.get(&backend.id);
+            let others = self.reported.others(backend.id, sighting, self.now);
+            let mut load = totals.load(backend.id);
+            load.add(others);
+            let matched = asked.matches.get(&backend.id);
+            let offer = Offer {
+                load,
+                slowness: f64::from(slowness(backend.id)),
+                resident_blocks: matched.map_or(0.0, &resident_blocks),
+                pinned_tokens: asked.prompt.map_or(0, |(demand, hashes)| {
+                    self.ledger.pinned_tokens(backend.id, hashes, demand.block_size_tokens)
+                }),
+                kv_capacity_tokens: backend.kv_capacity_tokens.map(NonZeroU32::get),
+            };
+            let cost = asked.prompt.map_or_else(Cost::default, |(demand, _)| {
+                score::cost(&self.config.weights, demand, &offer)
             });
-            candidates.push(Candidate {
+            let holds = matched.is_some_and(|found| found.held_blocks > 0);
+            standings.push(Standing {
                 index: BackendIndex(index),
                 id: backend.id,
-                running: load.running,
+                rank: standing::rank(backend, asked.model_index, holds, &health, self.now),
                 sent_blocks: matched.map_or(0, |found| found.sent_blocks),
+                others,
+                offer,
                 cost,
             });
         }
-        Ok(candidates)
+        Ok(standings)
     }
 
     fn inputs(&self, affinity: BlockHash) -> Inputs {
@@ -456,35 +457,5 @@ fn placed(
         cached_tokens: (cached_blocks as u32).saturating_mul(demand.block_size_tokens),
         output_tokens: demand.output_tokens,
         is_approximate: false,
-    }
-}
-
-impl From<RequestError> for Reason {
-    fn from(error: RequestError) -> Self {
-        match error {
-            RequestError::Empty => Self::EmptyBody,
-            RequestError::NotUtf8 => Self::NotUtf8,
-            RequestError::NotJson => Self::NotJson,
-            RequestError::TooDeep | RequestError::TooManyValues => Self::TooManyValues,
-            RequestError::LoneSurrogate => Self::LoneSurrogate,
-            RequestError::Number => Self::NumberOutOfRange,
-            RequestError::WrongShape(_) => Self::WrongShape,
-            RequestError::OwnTemplate => Self::OwnTemplate,
-            RequestError::Unsupported(_) => Self::Unsupported,
-            RequestError::LoadOnly => Self::LoadOnlyApi,
-        }
-    }
-}
-
-impl From<PromptError> for Reason {
-    fn from(error: PromptError) -> Self {
-        match error {
-            PromptError::NoTokenizer => Self::NoTokenizer,
-            PromptError::NoTemplate => Self::NoTemplate,
-            PromptError::Stored => Self::StoredHistory,
-            PromptError::TokenOutOfRange => Self::TokenOutOfRange,
-            PromptError::Template(_) => Self::TemplateFailed,
-            PromptError::Tokenizer(_) => Self::TokenizerFailed,
-        }
     }
 }

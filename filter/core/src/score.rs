@@ -166,7 +166,7 @@ pub fn cost(weights: &Weights, demand: &Demand, offer: &Offer) -> Cost {
     let overflow = offer.kv_capacity_tokens.map_or(0.0, |capacity| {
         (f64::from(load.context_tokens) + new_context - f64::from(capacity)).max(0.0)
     });
-    let decoding = load.running.saturating_sub(load.prefilling);
+    let decoding = load.decoding();
     let scale = offer.slowness.powf(weights.slowness);
     Cost {
         pending_prefill: scale * weights.pending_prefill * f64::from(load.pending_prefill_tokens),

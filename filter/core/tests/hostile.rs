@@ -8,6 +8,7 @@ use warmpath_core::limits::PROMPT_BLOCKS_MAX;
 use warmpath_core::load::Ledger;
 use warmpath_core::metrics::Reason;
 use warmpath_core::model::Model;
+use warmpath_core::reported::NOTHING;
 use warmpath_core::route::{Decision, Router};
 use warmpath_core::store::MemoryStore;
 
@@ -29,6 +30,8 @@ fn decide(path: &str, body: &[u8]) -> Reason {
         models: &[Some(Rc::new(model))],
         store: &MemoryStore::default(),
         ledger: &Ledger::new(1),
+        reported: &NOTHING,
+        explorer: None,
         now: NowMs(1),
         random: 1,
         turn: 1,

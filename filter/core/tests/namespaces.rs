@@ -10,6 +10,7 @@ use warmpath_core::ids::NowMs;
 use warmpath_core::load::Ledger;
 use warmpath_core::metrics::Reason;
 use warmpath_core::model::Model;
+use warmpath_core::reported::NOTHING;
 use warmpath_core::route::{Decision, Router};
 use warmpath_core::store::MemoryStore;
 
@@ -63,6 +64,8 @@ impl Bed {
             models: &self.models,
             store: &self.store,
             ledger: &self.ledger,
+            reported: &NOTHING,
+            explorer: None,
             now,
             random: self.turn,
             turn: self.turn,
@@ -75,7 +78,7 @@ impl Bed {
                 assert_eq!(is_hit, found > 0, "{:?} with {found} blocks", pick.reason);
                 Ok(found)
             }
-            Decision::Fallback(fallback) => return Err(fallback.reason),
+            other => return Err(other.reason()),
         };
         let mut writer =
             Writer { config: &self.config, store: &self.store, ledger: &mut self.ledger, now };

@@ -10,6 +10,7 @@ use warmpath_core::ids::{BackendIndex, NowMs};
 use warmpath_core::index::Path;
 use warmpath_core::load::Ledger;
 use warmpath_core::metrics::Reason;
+use warmpath_core::reported::NOTHING;
 use warmpath_core::route::{Decision, Router};
 use warmpath_core::score::Match;
 use warmpath_core::store::MemoryStore;
@@ -90,6 +91,8 @@ fn a_pick_that_residency_changed_is_marked() {
             models: &[None],
             store: &store,
             ledger: &ledger,
+            reported: &NOTHING,
+            explorer: None,
             now: NowMs(1),
             random: 1,
             turn: 1,
@@ -104,7 +107,7 @@ fn a_pick_that_residency_changed_is_marked() {
             let matches = [(holder, found)].into_iter().collect();
             match router.place(prompt(seed, 2_000, (0, 0)), Path::default(), &matches) {
                 Decision::Pick(pick) => (pick.order[0], pick.downgraded),
-                Decision::Fallback(fallback) => panic!("{fallback:?}"),
+                other => panic!("{other:?}"),
             }
         };
         assert_eq!(place(100.0), (BackendIndex(0), false));

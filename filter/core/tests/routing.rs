@@ -8,6 +8,7 @@ use warmpath_core::dispatch::{Dispatched, Outcome, Verdict, Writer, Written};
 use warmpath_core::ids::{BackendIndex, NowMs};
 use warmpath_core::load::Ledger;
 use warmpath_core::metrics::Reason;
+use warmpath_core::reported::NOTHING;
 use warmpath_core::route::{Decision, Router};
 use warmpath_core::store::MemoryStore;
 
@@ -32,6 +33,8 @@ impl<'a> Worker<'a> {
             models: &[None],
             store: self.store,
             ledger: &self.ledger,
+            reported: &NOTHING,
+            explorer: None,
             now: self.now,
             random: self.turn.wrapping_mul(0x9e37_79b9_7f4a_7c15),
             turn: self.turn,
@@ -51,6 +54,12 @@ impl<'a> Worker<'a> {
         (pick, reason, dispatched, written)
     }
 
+    /// The answer comes from `backend`, at Envoy's second attempt.
+    fn served(&mut self, dispatched: &mut Dispatched, backend: BackendIndex) {
+        let backend = self.config.backend(backend).unwrap();
+        self.writer().served(dispatched, backend, 2);
+    }
+
     fn finish(&mut self, dispatched: Dispatched, outcome: Outcome) -> Option<Verdict> {
         let usage = Usage { prompt_tokens: 1, cached_tokens: Some(0), completion_tokens: 10 };
         self.writer().finish(dispatched, outcome, Some(usage)).1
@@ -59,7 +68,7 @@ impl<'a> Worker<'a> {
     /// A whole request that its pick answers.
     fn serve(&mut self, tokens: &[u32]) -> (BackendIndex, Reason) {
         let (pick, reason, mut dispatched, _) = self.send(tokens);
-        self.writer().served(&mut dispatched, pick);
+        self.served(&mut dispatched, pick);
         self.writer().first_byte(&mut dispatched);
         self.finish(dispatched, Outcome::Answered);
         (pick, reason)
@@ -67,7 +76,7 @@ impl<'a> Worker<'a> {
 
     fn running(&self) -> u32 {
         let totals = self.ledger.totals(self.store, self.now).unwrap();
-        totals.values().map(|load| load.running).sum()
+        totals.loads.values().map(|load| load.running).sum()
     }
 }
 
@@ -183,7 +192,7 @@ fn who_served_gets_the_credit() {
     let tokens = prompt(1, 800);
     let (pick, _, mut dispatched, _) = worker.send(&tokens);
     let other = BackendIndex((pick.0 + 1) % 4);
-    worker.writer().served(&mut dispatched, other);
+    worker.served(&mut dispatched, other);
     assert_eq!(worker.finish(dispatched, Outcome::Answered), None, "nothing to judge");
     assert_eq!(worker.serve(&tokens), (other, Reason::PrefixHit));
 }
@@ -198,7 +207,7 @@ fn refused_and_abandoned_prefills_are_taken_back() {
         assert_eq!(worker.send(&prompt(seed, 800)).1, Reason::PrefixMiss);
     }
     let (pick, _, mut dispatched, _) = worker.send(&prompt(3, 800));
-    worker.writer().served(&mut dispatched, pick);
+    worker.served(&mut dispatched, pick);
     worker.writer().first_byte(&mut dispatched);
     worker.finish(dispatched, Outcome::ClientLeft);
     assert_eq!(worker.send(&prompt(3, 800)).1, Reason::PrefixHit, "its prefill was done");
@@ -223,7 +232,7 @@ fn the_prediction_is_in_whole_blocks_and_leaves_one_token() {
     worker.serve(&prompt(1, 160));
     for (tokens, cached) in [(160, 144), (161, 160), (170, 160), (400, 160), (15, 0)] {
         let (pick, _, mut dispatched, _) = worker.send(&prompt(1, tokens));
-        worker.writer().served(&mut dispatched, pick);
+        worker.served(&mut dispatched, pick);
         let verdict = worker.finish(dispatched, Outcome::Answered).unwrap();
         assert_eq!(verdict.prompt_tokens, tokens);
         assert_eq!(verdict.predicted_cached_tokens, cached, "{tokens}");

@@ -83,7 +83,7 @@ fn four_workers_on_one_store_lose_nothing() {
     assert_eq!(served.len(), 1_600);
     assert_eq!(workers.iter().map(|worker| worker.lost_updates).sum::<u64>(), 0);
     let loads = Ledger::new(9).totals(&store, NowMs(1_000_000)).unwrap();
-    assert!(loads.values().all(|load| load.running == 0), "{loads:?}");
+    assert!(loads.loads.values().all(|load| load.running == 0), "{loads:?}");
     for (seed, backend) in served {
         let path = workers[0].decide(text(seed)).prompt.path;
         let id = config.backends[backend.0].id;

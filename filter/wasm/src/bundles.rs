@@ -78,7 +78,7 @@ impl Bundles {
                 continue;
             }
             let BundleSource { cluster, authority, path } = &wanted.source;
-            match host::http_get(cluster, authority, path, FETCH_TIMEOUT) {
+            match host::http_get(cluster, authority, path, &[], FETCH_TIMEOUT) {
                 Some(token) => {
                     self.tokens.insert(token, position);
                     wanted.state = State::Fetching;

@@ -18,6 +18,9 @@
 //!   types are fixed by the definition.
 //! - `dispatch_http_call`: BadArgument and InternalFailure are returned.
 //! - `send_http_response`: on BadArgument outside a stream.
+//! - `get_metric`: on a status other than NotFound and BadArgument, which Envoy does not give.
+//! - `set_property`: on whatever is not Ok. Envoy answers Ok inside a stream unless the name is taken by
+//!   a state of another type; the name here is the filter's own, and set once a stream.
 
 use std::num::NonZeroU32;
 use std::time::{Duration, SystemTime};
@@ -110,6 +113,11 @@ pub fn add_to_metric(id: u32, count: u64) {
     }
 }
 
+/// A counter's value, over all workers; 0 when the host does not know it.
+pub fn metric(id: u32) -> u64 {
+    hostcalls::get_metric(id).unwrap_or(0)
+}
+
 /// Sets a gauge or records a value of a histogram.
 pub fn record_metric(id: u32, value: u64) {
     let _ = hostcalls::record_metric(id, value);
@@ -134,6 +142,12 @@ pub fn remove_request_header(name: &str) {
 /// In the response headers callback: names and values of all headers.
 pub fn response_headers() -> Vec<(String, Vec<u8>)> {
     hostcalls::get_map_bytes(MapType::HttpResponseHeaders).unwrap_or_default()
+}
+
+/// In the response headers callback: sets a header.
+pub fn set_response_header(name: &str, value: &str) {
+    let value = Some(value.as_bytes());
+    let _ = hostcalls::set_map_value_bytes(MapType::HttpResponseHeaders, name, value);
 }
 
 /// In the response headers callback: removes a header; no error when it is absent.
@@ -173,15 +187,28 @@ pub fn property_text(path: &[&str]) -> Option<String> {
     String::from_utf8(hostcalls::get_property(path.to_vec()).ok().flatten()?).ok()
 }
 
-/// Answers the request instead of any backend, with a JSON body.
-pub fn answer_json(status: u32, body: &str) {
-    let headers = vec![("content-type", "application/json")];
-    let _ = hostcalls::send_http_response(status, headers, Some(body.as_bytes()));
+/// Answers the request instead of any backend.
+pub fn answer(status: u32, content_type: &str, more: &[(&str, &str)], body: &[u8]) {
+    let mut headers = vec![("content-type", content_type)];
+    headers.extend_from_slice(more);
+    let _ = hostcalls::send_http_response(status, headers, Some(body));
+}
+
+/// In a stream's callbacks: sets a value of Envoy's filter state, under `wasm.<name>`.
+pub fn set_filter_state(name: &str, value: &str) {
+    let _ = hostcalls::set_property(vec![name], Some(value.as_bytes()));
 }
 
 /// Starts a GET; `None` when the cluster is unknown.
-pub fn http_get(cluster: &str, authority: &str, path: &str, timeout: Duration) -> Option<u32> {
-    let headers = vec![(":method", "GET"), (":path", path), (":authority", authority)];
+pub fn http_get(
+    cluster: &str,
+    authority: &str,
+    path: &str,
+    more: &[(&str, &str)],
+    timeout: Duration,
+) -> Option<u32> {
+    let mut headers = vec![(":method", "GET"), (":path", path), (":authority", authority)];
+    headers.extend_from_slice(more);
     hostcalls::dispatch_http_call(cluster, headers, None, vec![], timeout).ok()
 }
 

@@ -1,8 +1,13 @@
 //! The proxy-wasm filter: Envoy's callbacks on one side, `warmpath-core` on the other.
 //!
-//! - `root`: the plugin's life: configuration, the one-second tick
+//! - `root`: the plugin's life: configuration, the tick
+//! - `plugin`: one routing configuration, for its streams and its root context
 //! - `bundles`: fetches the models' bundles by callout, until each is there
+//! - `scrape`: reads the engines' metrics by callout, in one VM
 //! - `stream`: one HTTP request, from its headers to its end
+//! - `outcome`: what an answer's head and Envoy's flags say
+//! - `path`: which paths are internal
+//! - `admin`: the internal endpoints
 //! - `vm`: what all plugins and streams of this VM share
 //! - `stats`: Envoy's stats, resolved once
 //! - `host`: the only file that calls the host
@@ -19,9 +24,14 @@
     clippy::unreachable
 )]
 
+mod admin;
 mod bundles;
 mod host;
+mod outcome;
+mod path;
+mod plugin;
 mod root;
+mod scrape;
 mod stats;
 mod stream;
 mod vm;

@@ -6,7 +6,8 @@
 use std::cell::{Cell, RefCell};
 
 use warmpath_core::dispatch::{Verdict, Written};
-use warmpath_core::metrics::{self, Kind, Metric, ModelMetric, Reason};
+use warmpath_core::metrics::{self, BackendMetric, Failure, Kind, Metric, ModelMetric, Reason};
+use warmpath_core::status::ModelTokens;
 
 use crate::host;
 
@@ -33,6 +34,11 @@ impl Stat {
         }
     }
 
+    /// What the host has, over all workers.
+    fn total(&self) -> u64 {
+        self.id.map_or(0, host::metric)
+    }
+
     fn flush(&self) {
         if let (count @ 1.., Some(id)) = (self.pending.take(), self.id) {
             host::add_to_metric(id, count);
@@ -45,6 +51,7 @@ impl Stat {
 pub struct Stats {
     metrics: [Stat; Metric::ALL.len()],
     decisions: [Stat; Reason::ALL.len()],
+    failures: [Stat; Failure::ALL.len()],
     decision_times_us: RefCell<Vec<u64>>,
 }
 
@@ -58,6 +65,7 @@ impl Stats {
             }),
             decisions: Reason::ALL
                 .map(|reason| Stat::define(Kind::Counter, &metrics::decisions_name(reason))),
+            failures: Failure::ALL.map(|failure| Stat::define(Kind::Counter, &failure.name())),
             decision_times_us: RefCell::default(),
         }
     }
@@ -84,6 +92,25 @@ impl Stats {
         }
     }
 
+    /// Counts a backend's failure.
+    pub fn failed(&self, failure: Failure) {
+        let position = Failure::ALL.iter().position(|other| *other == failure);
+        if let Some(stat) = position.and_then(|position| self.failures.get(position)) {
+            stat.add(1);
+        }
+    }
+
+    /// Decisions of all workers so far, by reason.
+    pub fn decisions(&self) -> Vec<(&'static str, u64)> {
+        let all = Reason::ALL.iter().zip(&self.decisions);
+        all.map(|(reason, stat)| (reason.label(), stat.total())).collect()
+    }
+
+    /// A counter of all workers.
+    pub fn total(&self, metric: Metric) -> u64 {
+        self.stat(metric).map_or(0, Stat::total)
+    }
+
     /// Takes in how long a decision took.
     pub fn took_us(&self, time_us: u64) {
         if let Ok(mut times) = self.decision_times_us.try_borrow_mut() {
@@ -100,7 +127,8 @@ impl Stats {
 
     /// Tells Envoy what collected.
     pub fn flush(&self) {
-        self.metrics.iter().chain(&self.decisions).for_each(Stat::flush);
+        let counters = self.metrics.iter().chain(&self.decisions).chain(&self.failures);
+        counters.for_each(Stat::flush);
         for time_us in self.decision_times_us.take() {
             self.record(Metric::DecisionTimeUs, time_us);
         }
@@ -157,6 +185,17 @@ impl ModelStats {
         self.metrics.iter().for_each(Stat::flush);
     }
 
+    /// Tokens of all workers so far.
+    pub fn tokens(&self) -> ModelTokens {
+        let total = |metric| self.stat(metric).map_or(0, Stat::total);
+        ModelTokens {
+            prompt: total(ModelMetric::PromptTokens),
+            predicted_cached: total(ModelMetric::PredictedCachedTokens),
+            reported_cached: total(ModelMetric::ReportedCachedTokens),
+            reported_prompt: total(ModelMetric::ReportedPromptTokens),
+        }
+    }
+
     fn add(&self, metric: ModelMetric, count: u64) {
         if let Some(stat) = self.stat(metric) {
             stat.add(count);
@@ -166,5 +205,27 @@ impl ModelStats {
     fn stat(&self, metric: ModelMetric) -> Option<&Stat> {
         let position = ModelMetric::ALL.iter().position(|other| *other == metric)?;
         self.metrics.get(position)
+    }
+}
+
+/// Gauges of one configured backend.
+#[derive(Debug)]
+pub struct BackendStats {
+    metrics: [Stat; BackendMetric::ALL.len()],
+}
+
+impl BackendStats {
+    /// Defines the metrics of `backend`.
+    pub fn define(backend: &str) -> Self {
+        let define = |metric: BackendMetric| Stat::define(Kind::Gauge, &metric.name(backend));
+        Self { metrics: BackendMetric::ALL.map(define) }
+    }
+
+    /// Sets a gauge.
+    pub fn record(&self, metric: BackendMetric, value: u64) {
+        let position = BackendMetric::ALL.iter().position(|other| *other == metric);
+        if let Some(stat) = position.and_then(|position| self.metrics.get(position)) {
+            stat.record(value);
+        }
     }
 }

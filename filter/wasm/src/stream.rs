@@ -4,36 +4,40 @@
 //! the request goes on. The response passes untouched and its chunks are only looked at, unless the
 //! filter asked for usage that the client did not ask for.
 
+use std::num::NonZeroU32;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use proxy_wasm::traits::{Context, HttpContext};
 use proxy_wasm::types::Action;
 use warmpath_core::answer::{Framing, UsageScanner};
 use warmpath_core::ask;
-use warmpath_core::config::{Backend, StreamedUsage};
-use warmpath_core::dispatch::{Dispatched, Outcome, Verdict, Writer};
-use warmpath_core::ids::BackendIndex;
+use warmpath_core::config::{Backend, Config, Source, StreamedUsage};
+use warmpath_core::decision;
+use warmpath_core::dispatch::{Dispatched, Verdict, Writer};
+use warmpath_core::endpoints;
+use warmpath_core::ids::{BackendIndex, NowMs};
 use warmpath_core::metrics::{Metric, Reason};
 use warmpath_core::parity;
 use warmpath_core::request::{self, Api};
-use warmpath_core::route::{self, Decision, Pick, Router};
+use warmpath_core::route::{self, Decision, Pick, Refusal, Router};
+use warmpath_core::signals::parse_orca;
 use warmpath_core::store::View;
 use warmpath_core::withhold::Withholder;
 
 use crate::host::{self, HostStore};
-use crate::root::Plugin;
+use crate::outcome::{self, ResponseHead};
+use crate::path;
+use crate::plugin::Plugin;
 
 /// Header by which a `cluster_header` route finds the picked backend's cluster.
 const CLUSTER_HEADER: &str = "x-warmpath-cluster";
 
 /// Header by which an `override_host` policy finds the picked backend, and where to retry.
-const ENDPOINT_HEADER: &str = "x-gateway-destination-endpoint";
+pub const ENDPOINT_HEADER: &str = "x-gateway-destination-endpoint";
 
 /// Clients' headers of this name or prefix are removed: only the filter sets them.
 const OWN_HEADER_PREFIX: &str = "x-warmpath-";
-
-/// A path with this segment is internal, and never served on a listener with this filter.
-const INTERNAL_SEGMENT: &[u8] = b"_warmpath";
 
 /// Headers that vouch for a body's bytes: with one of them the body stays as it is.
 const DIGEST_HEADERS: [&str; 5] =
@@ -42,15 +46,14 @@ const DIGEST_HEADERS: [&str; 5] =
 /// Endpoints named for retries; Envoy consumes one an attempt.
 const ENDPOINTS_MAX: usize = 4;
 
-/// Envoy's response flags, as bits of the attribute `response.flags`.
-mod flags {
-    /// No healthy upstream, request timeout, remote reset, connect failure, connection end, protocol
-    /// error (a chunked answer that breaks off), unresolved name.
-    pub const BACKEND_FAILED: u64 = 0x2 | 0x4 | 0x10 | 0x20 | 0x40 | 0x80_0000 | 0x400_0000;
-    /// The client's connection ended, its stream was reset, it broke the protocol, or the stream was
-    /// silent for too long, which either side may have caused.
-    pub const CLIENT_LEFT: u64 = 0x4000 | 0x1000_0000 | 0x4_0000 | 0x1_0000;
-}
+/// Header by which a client asks an engine for a load report (ORCA).
+const LOAD_FORMAT_HEADER: &str = "endpoint-load-metrics-format";
+
+/// Where a decision is shown to clients.
+const DECISION_HEADER: &str = "x-warmpath-decision";
+
+/// Where a decision is shown to access logs, as `wasm.warmpath_decision`.
+const DECISION_STATE: &str = "warmpath_decision";
 
 /// One request.
 pub struct Stream {
@@ -59,7 +62,13 @@ pub struct Stream {
     session_bytes: Option<Vec<u8>>,
     has_content_length: bool,
     has_digest: bool,
+    /// Whether the client asked for a load report itself.
+    has_load_format: bool,
     decided: bool,
+    /// Whether the request was answered by the filter itself.
+    refused: bool,
+    /// The decision in words, where it is to be shown.
+    note: Option<String>,
     /// Whether the body was made to ask for usage.
     has_asked: bool,
     dispatched: Option<Dispatched>,
@@ -79,7 +88,10 @@ impl Stream {
             session_bytes: None,
             has_content_length: false,
             has_digest: false,
+            has_load_format: false,
             decided: false,
+            refused: false,
+            note: None,
             has_asked: false,
             dispatched: None,
             status: None,
@@ -91,9 +103,9 @@ impl Stream {
     }
 
     /// Decides on the buffered body.
-    fn decide(&mut self) {
+    fn decide(&mut self) -> Action {
         if self.decided {
-            return;
+            return Action::Continue;
         }
         let bytes_max = self.plugin.config.body_bytes_max as usize;
         // No buffer at all is how the host shows an empty body.
@@ -102,8 +114,15 @@ impl Stream {
         let session_bytes = self.session_bytes.take();
         let session = session_bytes.as_deref();
         self.dispatch(started, |router, path| router.route_in_session(path, &body, session));
+        if self.refused {
+            return Action::Pause;
+        }
         self.ask_for_usage(&body);
+        if self.plugin.config.load_reports && !self.has_load_format {
+            host::set_request_header(LOAD_FORMAT_HEADER, "text");
+        }
         self.plugin.vm.stats.took_us(host::Instant::now().since_us(started));
+        Action::Continue
     }
 
     /// Makes the request ask for the usage of its answer, where that is configured.
@@ -123,10 +142,11 @@ impl Stream {
     }
 
     /// Decides without the body.
-    fn decide_by_load(&mut self, reason: Reason) {
+    fn decide_by_load(&mut self, reason: Reason) -> Action {
         if !self.decided {
             self.dispatch(host::Instant::now(), |router, _| router.by_load(reason));
         }
+        if self.refused { Action::Pause } else { Action::Continue }
     }
 
     fn dispatch(
@@ -143,34 +163,69 @@ impl Stream {
         };
         let (random, turn) = plugin.vm.draw();
         let now = started.ms();
+        let live = plugin.live(now);
+        let explorer = plugin.explorer.try_borrow().map(|it| *it).unwrap_or_default();
         let store = View::new(&HostStore);
         let router = Router {
-            config: &plugin.config,
+            config: &live.config,
             models: &models,
             store: &store,
             ledger: &ledger,
+            reported: &live.reported,
+            explorer: live.config.observe.then_some(&explorer),
             now,
             random,
             turn,
         };
         let decision = decide(&router, &self.path);
-        set_destination(&plugin, decision.order());
+        plugin.vm.stats.decided(decision.reason());
+        if let Decision::Refusal(refusal) = decision {
+            self.refuse(refusal);
+            return;
+        }
+        if decision.reason() == Reason::Explore
+            && let Ok(mut explorer) = plugin.explorer.try_borrow_mut()
+        {
+            explorer.explored(now);
+        }
+        set_destination(&live.config, decision.order());
         count_decision(&plugin, &decision);
-        let mut writer = Writer { config: &plugin.config, store: &store, ledger: &mut ledger, now };
+        self.show(&decision, &live.config);
+        let mut writer = Writer { config: &live.config, store: &store, ledger: &mut ledger, now };
         let (dispatched, written) = writer.dispatch(decision);
         plugin.vm.stats.written(written);
         self.dispatched = Some(dispatched);
     }
 
+    /// Answers in the place of backends that are all down.
+    fn refuse(&mut self, refusal: Refusal) {
+        self.refused = true;
+        let message = "every backend is failing; try again later";
+        let body = request::error_body_at(&self.path, 503, message);
+        let seconds = refusal.retry_after_s.to_string();
+        host::answer(503, "application/json", &[("retry-after", &seconds)], body.as_bytes());
+    }
+
+    /// Keeps the decision to be shown, and shows it to access logs.
+    fn show(&mut self, decision: &Decision, config: &Config) {
+        let shown = config.decisions;
+        if !shown.response_header && !shown.filter_state {
+            return;
+        }
+        let note = decision.note(config);
+        if shown.filter_state {
+            host::set_filter_state(DECISION_STATE, &note);
+        }
+        self.note = shown.response_header.then_some(note);
+    }
+
     /// Runs `change` on the write path, with this stream's dispatched request.
     fn write<T>(&self, change: impl FnOnce(&mut Writer<'_, HostStore>) -> T) -> Option<T> {
+        let now = host::now();
+        let live = self.plugin.live(now);
         let mut ledger = self.plugin.vm.ledger.try_borrow_mut().ok()?;
-        Some(change(&mut Writer {
-            config: &self.plugin.config,
-            store: &HostStore,
-            ledger: &mut ledger,
-            now: host::now(),
-        }))
+        let config = &live.config;
+        Some(change(&mut Writer { config, store: &HostStore, ledger: &mut ledger, now }))
     }
 
     fn finish(&mut self) {
@@ -180,14 +235,14 @@ impl Stream {
     }
 
     fn conclude(&mut self, dispatched: Dispatched) {
-        let outcome = self.outcome();
+        let (outcome, failure) = outcome::of(self.status, self.is_whole);
         let usage = self.scanner.take().and_then(UsageScanner::finish);
         let result = self.write(|writer| writer.finish(dispatched, outcome, usage));
         let Some((written, verdict)) = result else { return };
         let stats = &self.plugin.vm.stats;
         stats.written(written);
-        if outcome == Outcome::BackendFailed {
-            stats.add(Metric::BackendFailures, 1);
+        if let Some(failure) = failure {
+            stats.failed(failure);
         }
         if let Some(verdict) = verdict {
             self.judge(&verdict);
@@ -225,85 +280,84 @@ impl Stream {
         }
     }
 
-    fn outcome(&self) -> Outcome {
-        // An answer that came whole is one, whatever became of the client meanwhile.
-        if self.is_whole && matches!(self.status, Some(200..=299)) {
-            return Outcome::Answered;
-        }
-        let flags = response_flags();
-        if flags & flags::BACKEND_FAILED != 0 {
-            return Outcome::BackendFailed;
-        }
-        if flags & flags::CLIENT_LEFT != 0 {
-            return Outcome::ClientLeft;
-        }
-        match self.status {
-            Some(200..=299) => Outcome::Answered,
-            Some(502..=504) => Outcome::BackendFailed,
-            Some(_) => Outcome::Refused,
-            None => Outcome::ClientLeft,
-        }
-    }
-
     /// Gives the credit to the backend that answered.
-    fn credit(&self, dispatched: &mut Dispatched) {
-        let Some(served) = self.server().filter(|served| Some(*served) != dispatched.picked())
-        else {
+    fn credit(&self, dispatched: &mut Dispatched, head: &ResponseHead) {
+        let now = host::now();
+        let Some(served) = self.server(head, now) else { return };
+        let picked = dispatched.picked().map(|picked| picked.id);
+        if picked == Some(served.id) {
             return;
-        };
-        self.plugin.vm.stats.add(Metric::ServedElsewhere, 1);
-        if let Some(written) = self.write(|writer| writer.served(dispatched, served)) {
+        }
+        if picked.is_some() {
+            self.plugin.vm.stats.add(Metric::ServedElsewhere, 1);
+        }
+        let attempts = host::property_u64(&["upstream", "request_attempt_count"]).unwrap_or(1);
+        let attempts = u32::try_from(attempts).unwrap_or(u32::MAX);
+        let source = dispatched.picked().map(|picked| picked.source);
+        let written = self.write(|writer| writer.served(dispatched, &served, attempts));
+        if let Some(written) = written {
             self.plugin.vm.stats.written(written);
         }
-    }
-
-    /// The backend whose answer this is, by its address, else by its cluster.
-    fn server(&self) -> Option<BackendIndex> {
-        let config = &self.plugin.config;
-        let by_address = host::property_text(&["upstream", "address"])
-            .and_then(|address| config.backend_by_address(&address));
-        by_address.or_else(|| {
-            let cluster = host::property_text(&["xds", "cluster_name"])?;
-            config.backend_by_cluster(&cluster)
-        })
-    }
-}
-
-/// What the head of an answer says.
-struct ResponseHead {
-    status: Option<u16>,
-    is_encoded: bool,
-    framing: Option<Framing>,
-}
-
-impl ResponseHead {
-    /// In the response headers callback.
-    fn read() -> Self {
-        let mut head = Self { status: None, is_encoded: false, framing: None };
-        for (name, value) in host::response_headers() {
-            match name.as_str() {
-                ":status" => {
-                    head.status = std::str::from_utf8(&value).ok().and_then(|it| it.parse().ok());
-                }
-                "content-encoding" => head.is_encoded = true,
-                "content-type" => head.framing = Framing::from_content_type(&value),
-                _ => {}
-            }
+        if attempts <= 1 && source == Some(Source::Observed) {
+            self.plugin.refresh();
         }
-        head
     }
 
-    fn is_good(&self) -> bool {
-        matches!(self.status, Some(200..=299))
+    /// The backend whose answer this is, by its address, else by its cluster. Where backends are
+    /// observed, a new one is learnt.
+    fn server(&self, head: &ResponseHead, now: NowMs) -> Option<Arc<Backend>> {
+        let live = self.plugin.live(now);
+        let config = &live.config;
+        let address = host::property_text(&["upstream", "address"]);
+        let known = address.as_deref().and_then(|address| config.backend_by_address(address));
+        let is_observed = known.is_none_or(|known| known.source == Source::Observed);
+        if !config.observe || !is_observed {
+            let by_cluster = || {
+                let cluster = host::property_text(&["xds", "cluster_name"])?;
+                config.backend_by_cluster(&cluster)
+            };
+            return known.or_else(by_cluster).cloned();
+        }
+        let cluster = || host::property_text(&["xds", "cluster_name"]);
+        let is_engine = known.is_some() || cluster() == config.endpoint_cluster;
+        let is_read = route::readable_api(config, &self.path).is_ok();
+        let address = address.filter(|_| is_engine && is_read && head.is_good())?;
+        self.plugin.note_served(&address, now);
+        Some(
+            known
+                .cloned()
+                .unwrap_or_else(|| Arc::new(endpoints::observed_backend(config, &address))),
+        )
     }
-}
 
-fn is_failed_by_backend() -> bool {
-    response_flags() & flags::BACKEND_FAILED != 0
-}
+    /// Takes in the load report that came with the answer.
+    fn hear(&self, dispatched: &Dispatched, value: &[u8]) {
+        let Some(backend) = dispatched.credited() else { return };
+        let Ok(mut ledger) = self.plugin.vm.ledger.try_borrow_mut() else { return };
+        let now = host::now();
+        if !ledger.wants_report(backend.id, now) {
+            return;
+        }
+        let Some(report) = parse_orca(value) else { return };
+        let capacity_tokens = backend.kv_capacity_tokens.map_or(0, NonZeroU32::get);
+        let result = ledger.hear(&HostStore, now, backend.id, report, capacity_tokens);
+        if result.is_err() {
+            self.plugin.vm.stats.add(Metric::StoreUpdatesLost, 1);
+        }
+    }
 
-fn response_flags() -> u64 {
-    host::property_u64(&["response", "flags"]).unwrap_or(0)
+    /// Shows the decision in the answer's headers.
+    fn show_decision(&self, dispatched: &Dispatched) {
+        let Some(note) = &self.note else { return };
+        let served = dispatched.credited();
+        match served.filter(|it| dispatched.picked().is_none_or(|picked| picked.id != it.id)) {
+            Some(served) => {
+                let name = decision::quoted(&served.name);
+                host::set_response_header(DECISION_HEADER, &format!("{note};served={name}"));
+            }
+            None => host::set_response_header(DECISION_HEADER, note),
+        }
+    }
 }
 
 impl Context for Stream {}
@@ -318,6 +372,8 @@ impl HttpContext for Stream {
             } else if name == "content-length" {
                 self.has_content_length = true;
                 content_length = std::str::from_utf8(&value).ok().and_then(|it| it.parse().ok());
+            } else if name == LOAD_FORMAT_HEADER {
+                self.has_load_format = true;
             } else if DIGEST_HEADERS.contains(&name.as_str()) {
                 self.has_digest = true;
             } else if name == ENDPOINT_HEADER || name.starts_with(OWN_HEADER_PREFIX) {
@@ -326,45 +382,43 @@ impl HttpContext for Stream {
                 self.session_bytes = Some(value);
             }
         }
-        if is_internal(&self.path) {
-            host::answer_json(404, &request::error_body_at(&self.path, 404, "not found"));
+        if path::is_internal(&self.path) {
+            let body = request::error_body_at(&self.path, 404, "not found");
+            host::answer(404, "application/json", &[], body.as_bytes());
             return Action::Pause;
         }
         // What is not read need not be waited for: uploads stream.
         if let Err(reason) = route::readable_api(&self.plugin.config, &self.path) {
-            self.decide_by_load(reason);
-            return Action::Continue;
+            return self.decide_by_load(reason);
         }
         if end_of_stream {
-            self.decide_by_load(Reason::EmptyBody);
-            return Action::Continue;
+            return self.decide_by_load(Reason::EmptyBody);
         }
         let bytes_max: u64 = self.plugin.config.body_bytes_max.into();
         if content_length.is_some_and(|bytes: u64| bytes > bytes_max) {
-            self.decide_by_load(Reason::BodyTooLarge);
-            return Action::Continue;
+            return self.decide_by_load(Reason::BodyTooLarge);
         }
         Action::Pause
     }
 
     fn on_http_request_body(&mut self, body_size: usize, end_of_stream: bool) -> Action {
+        if self.refused {
+            return Action::Pause;
+        }
         if self.decided {
             return Action::Continue;
         }
         if body_size > self.plugin.config.body_bytes_max as usize {
-            self.decide_by_load(Reason::BodyTooLarge);
-            return Action::Continue;
+            return self.decide_by_load(Reason::BodyTooLarge);
         }
         if !end_of_stream {
             return Action::Pause;
         }
-        self.decide();
-        Action::Continue
+        self.decide()
     }
 
     fn on_http_request_trailers(&mut self, _num_trailers: usize) -> Action {
-        self.decide();
-        Action::Continue
+        self.decide()
     }
 
     fn on_http_response_headers(&mut self, _num_headers: usize, end_of_stream: bool) -> Action {
@@ -373,9 +427,17 @@ impl HttpContext for Stream {
         let head = ResponseHead::read();
         self.status = head.status;
         // Envoy's own error pages pass here too; they come from no backend.
-        if head.is_good() || !is_failed_by_backend() {
-            self.credit(&mut dispatched);
+        if head.is_good() || !outcome::is_failed_by_backend() {
+            self.credit(&mut dispatched, &head);
         }
+        if let Some(report) = &head.load_report {
+            self.hear(&dispatched, report);
+            // Who did not ask for it does not get it.
+            if self.plugin.config.load_reports && !self.has_load_format {
+                host::remove_response_header(outcome::LOAD_HEADER);
+            }
+        }
+        self.show_decision(&dispatched);
         if dispatched.model_index().is_some() && head.is_good() && !head.is_encoded {
             self.scanner = head.framing.map(UsageScanner::new);
             if self.has_asked && head.framing == Some(Framing::Sse) {
@@ -411,9 +473,8 @@ impl HttpContext for Stream {
 }
 
 /// Names the picked backend to Envoy, or the fallback cluster where none was picked.
-fn set_destination(plugin: &Plugin, order: &[BackendIndex]) {
-    let config = &plugin.config;
-    let backends: Vec<&Backend> =
+fn set_destination(config: &Config, order: &[BackendIndex]) {
+    let backends: Vec<&Arc<Backend>> =
         order.iter().take(ENDPOINTS_MAX).filter_map(|index| config.backend(*index)).collect();
     let cluster = backends.first().and_then(|backend| backend.cluster.as_deref());
     if let Some(cluster) = cluster.or(config.fallback_cluster.as_deref()) {
@@ -427,36 +488,9 @@ fn set_destination(plugin: &Plugin, order: &[BackendIndex]) {
 }
 
 fn count_decision(plugin: &Plugin, decision: &Decision) {
-    plugin.vm.stats.decided(decision.reason());
     let Decision::Pick(Pick { prompt, downgraded, .. }) = decision else { return };
     plugin.vm.stats.add(Metric::ResidencyRouteDowngrades, u64::from(*downgraded));
     if let Some(stats) = plugin.model_stats.get(prompt.model_index) {
         stats.placed(prompt.prompt_tokens as u64, prompt.cached_tokens.into());
     }
-}
-
-/// Whether any segment of the path is the internal one, in any spelling that a server behind might
-/// read so: percent-encoded, in capitals, after backslashes, with parameters.
-fn is_internal(path: &str) -> bool {
-    let path = path.split(['?', '#']).next().unwrap_or_default();
-    let decoded = percent_decoded(path.as_bytes());
-    decoded.split(|byte| matches!(byte, b'/' | b'\\')).any(|segment| {
-        let name = segment.split(|byte| *byte == b';').next().unwrap_or_default();
-        name.eq_ignore_ascii_case(INTERNAL_SEGMENT)
-    })
-}
-
-fn percent_decoded(mut bytes: &[u8]) -> Vec<u8> {
-    let mut decoded = Vec::with_capacity(bytes.len());
-    while let Some((&first, rest)) = bytes.split_first() {
-        let escape = if first == b'%' { rest.split_first_chunk::<2>() } else { None };
-        let value = escape.and_then(|(digits, rest)| {
-            let digits = std::str::from_utf8(digits).ok()?;
-            Some((u8::from_str_radix(digits, 16).ok()?, rest))
-        });
-        let (byte, rest) = value.unwrap_or((first, rest));
-        decoded.push(byte);
-        bytes = rest;
-    }
-    decoded
 }

@@ -5,13 +5,14 @@
 
 use std::cell::RefCell;
 use std::hash::{BuildHasher, RandomState};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 use ahash::AHashMap;
 use warmpath_core::load::Ledger;
 use warmpath_core::model::Model;
 
 use crate::host;
+use crate::plugin::Plugin;
 use crate::stats::Stats;
 
 /// The VM's state.
@@ -22,6 +23,9 @@ pub struct Vm {
     pub models: RefCell<AHashMap<(String, String), Rc<Model>>>,
     /// Envoy's stats.
     pub stats: Stats,
+    /// Routing configurations, the newest last. Older ones live on while their streams and their root
+    /// contexts do.
+    plugins: RefCell<Vec<Weak<Plugin>>>,
     dice: RefCell<Dice>,
 }
 
@@ -49,8 +53,24 @@ impl Vm {
             ledger: RefCell::new(Ledger::new(nonce)),
             models: RefCell::default(),
             stats: Stats::define(),
+            plugins: RefCell::default(),
             dice: RefCell::new(Dice { rng, turn }),
         }
+    }
+
+    /// Takes in a new routing configuration.
+    pub fn register(&self, plugin: &Rc<Plugin>) {
+        if let Ok(mut plugins) = self.plugins.try_borrow_mut() {
+            plugins.retain(|plugin| plugin.strong_count() > 0);
+            plugins.push(Rc::downgrade(plugin));
+        }
+    }
+
+    /// The newest routing configuration called `name`, or the newest of all.
+    pub fn newest(&self, name: Option<&str>) -> Option<Rc<Plugin>> {
+        let plugins = self.plugins.try_borrow().ok()?;
+        let mut living = plugins.iter().rev().filter_map(Weak::upgrade);
+        living.find(|plugin| name.is_none_or(|name| plugin.config.name == name))
     }
 
     /// A random number, and the number of this decision in the VM. Workers start at random turns,

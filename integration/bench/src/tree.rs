@@ -12,6 +12,7 @@ use warmpath_core::config::Config;
 use warmpath_core::dispatch::Writer;
 use warmpath_core::ids::NowMs;
 use warmpath_core::load::Ledger;
+use warmpath_core::reported::NOTHING;
 use warmpath_core::route::{Decision, Router, TokenizedPrompt};
 use warmpath_core::store::MemoryStore;
 
@@ -78,7 +79,17 @@ fn router<'a>(
     turn: u32,
 ) -> Router<'a, MemoryStore> {
     let turn = u64::from(turn);
-    Router { config, models: &[None], store, ledger, now: NowMs(1_000), random: turn, turn }
+    Router {
+        config,
+        models: &[None],
+        store,
+        ledger,
+        reported: &NOTHING,
+        explorer: None,
+        now: NowMs(1_000),
+        random: turn,
+        turn,
+    }
 }
 
 /// The first half is shared by [`SHARING`] prompts.

@@ -94,11 +94,16 @@ impl Front {
         self.envoy.stats().await.expect("statistics")
     }
 
-    /// A counter or gauge of the filter, such as `requests_in_flight`. It must exist.
+    /// A counter or gauge of the filter, such as `requests_in_flight`; of one with the label `kind`, the
+    /// sum. It must exist.
     pub async fn metric(&self, name: &str) -> u64 {
         let stats = self.stats().await;
-        let name = format!("{PREFIX}{name}");
-        *stats.get(&name).unwrap_or_else(|| panic!("no metric {name}"))
+        let (name, kinds) = (format!("{PREFIX}{name}"), format!("{PREFIX}{name}.kind."));
+        let is_it = |other: &str| other == name || other.starts_with(&kinds);
+        let found: Vec<u64> =
+            stats.iter().filter(|(other, _)| is_it(other)).map(|(_, value)| *value).collect();
+        assert!(!found.is_empty(), "no metric {name}");
+        found.iter().sum()
     }
 
     /// A counter or gauge of the model's, such as `parity_agreements_total`. It must exist.

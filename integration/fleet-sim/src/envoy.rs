@@ -9,6 +9,7 @@ use warmpath_core::config::{Config, ConfigError};
 use warmpath_core::dispatch::{Dispatched, Outcome, Verdict, Writer};
 use warmpath_core::ids::{BackendId, BackendIndex, NowMs};
 use warmpath_core::load::Ledger;
+use warmpath_core::reported::NOTHING;
 use warmpath_core::route::{Decision, Router, TokenizedPrompt};
 use warmpath_core::score::Match;
 use warmpath_core::store::{MemoryStore, StoreError};
@@ -131,6 +132,8 @@ impl Envoy {
             models: &[],
             store: &self.store,
             ledger: &vm.ledger,
+            reported: &NOTHING,
+            explorer: None,
             now,
             random: mix(vm.seed ^ vm.turn),
             turn: vm.turn,

@@ -94,7 +94,12 @@ impl Bootstrap {
 
     /// The filter's part of the public listener: its `PluginConfig`.
     pub fn plugin_mut(&mut self) -> Result<&mut Value, HarnessError> {
-        let filters = at_mut(self.http_mut("public")?, "/http_filters")?;
+        self.plugin_of_mut("public")
+    }
+
+    /// The filter's part of a listener: its `PluginConfig`.
+    pub fn plugin_of_mut(&mut self, listener: &str) -> Result<&mut Value, HarnessError> {
+        let filters = at_mut(self.http_mut(listener)?, "/http_filters")?;
         at_mut(named_mut(filters, WASM_FILTER, "HTTP filter")?, "/typed_config/config")
     }
 
@@ -174,9 +179,11 @@ impl Bootstrap {
 
     /// Takes the filter out: plain Envoy, balancing by itself.
     pub fn remove_filter(&mut self) -> Result<(), HarnessError> {
-        let filters = at_mut(self.http_mut("public")?, "/http_filters")?;
-        if let Some(filters) = filters.as_array_mut() {
-            filters.retain(|filter| name_of(filter) != WASM_FILTER);
+        for listener in LISTENERS {
+            let filters = at_mut(self.http_mut(listener)?, "/http_filters")?;
+            if let Some(filters) = filters.as_array_mut() {
+                filters.retain(|filter| name_of(filter) != WASM_FILTER);
+            }
         }
         Ok(())
     }
@@ -190,7 +197,10 @@ impl Bootstrap {
 
     /// Names the file with the filter's module.
     pub fn set_wasm(&mut self, file: &Path) -> Result<(), HarnessError> {
-        *at_mut(self.plugin_mut()?, "/vm_config/code/local/filename")? = json!(file);
+        for listener in LISTENERS {
+            let plugin = self.plugin_of_mut(listener)?;
+            *at_mut(plugin, "/vm_config/code/local/filename")? = json!(file);
+        }
         Ok(())
     }
 
@@ -242,6 +252,9 @@ pub fn merge(target: &mut Value, patch: &Value) {
         }
     }
 }
+
+/// The listeners that have the filter: what clients talk to, and what operators do.
+const LISTENERS: [&str; 2] = ["public", "internal"];
 
 const WASM_FILTER: &str = "envoy.filters.http.wasm";
 const INTERNAL_CLUSTER: &str = "warmpath_internal";

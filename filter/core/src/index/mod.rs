@@ -214,8 +214,17 @@ impl Index {
 
     fn key_of(&self, key: BlockHash) -> String {
         // The chained hash is uniform; its upper half is not used for anything else.
-        let bucket = (key.0 >> 32) % u64::from(self.buckets.get());
+        self.bucket_key((key.0 >> 32) % u64::from(self.buckets.get()))
+    }
+
+    fn bucket_key(&self, bucket: u64) -> String {
         format!("{KEY_PREFIX}/i{}/{bucket}", self.buckets)
+    }
+
+    /// Bytes in a bucket; 0 when the host refuses to say.
+    pub fn bucket_bytes<S: SharedStore>(&self, store: &S, bucket: u32) -> usize {
+        let entry = store.get(&self.bucket_key(bucket.into())).ok().flatten();
+        entry.map_or(0, |entry| entry.value.len())
     }
 }
 

@@ -8,6 +8,7 @@ use warmpath_core::config::Config;
 use warmpath_core::dispatch::{Dispatched, Outcome, Verdict, Writer};
 use warmpath_core::ids::{BackendIndex, NowMs};
 use warmpath_core::load::Ledger;
+use warmpath_core::reported::NOTHING;
 use warmpath_core::route::{Decision, Pick, Router, TokenizedPrompt};
 use warmpath_core::store::MemoryStore;
 
@@ -51,13 +52,15 @@ impl<'a> Worker<'a> {
             models: &[None],
             store: self.store,
             ledger: &self.ledger,
+            reported: &NOTHING,
+            explorer: None,
             now: self.now,
             random: self.turn,
             turn: self.turn,
         };
         match router.route_tokenized(prompt) {
             Decision::Pick(pick) => pick,
-            Decision::Fallback(fallback) => panic!("{fallback:?}"),
+            other => panic!("{other:?}"),
         }
     }
 
@@ -85,7 +88,8 @@ impl<'a> Worker<'a> {
         let (pick, mut dispatched) = self.send(prompt);
         let cached_tokens = Some(cached_tokens(&pick));
         self.now = NowMs(self.now.0 + time_ms(pick.order[0]));
-        self.writer().served(&mut dispatched, pick.order[0]);
+        let backend = self.config.backend(pick.order[0]).unwrap();
+        self.writer().served(&mut dispatched, backend, 1);
         let written = self.writer().first_byte(&mut dispatched);
         self.lost_updates += written.lost_updates;
         let usage = Usage { prompt_tokens, cached_tokens, completion_tokens: 1 };

@@ -1,0 +1,211 @@
+//! The configuration as it is written: JSON, field by field.
+//!
+//! The comments here are the text of `docs/configuration.md` and of the JSON Schema.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::{Policy, StreamedUsage};
+
+/// The filter's configuration on a listener whose requests it routes.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RawConfig {
+    /// Names this configuration where one Envoy has several. Endpoints that were learnt or pushed,
+    /// and the lease of the VM that scrapes, belong to the name, and outlive a change of the rest.
+    #[serde(default)]
+    pub name: Option<String>,
+    /// How a backend is chosen.
+    #[serde(default)]
+    pub policy: Policy,
+    /// The engine replicas. May be left out when they are observed or pushed.
+    #[serde(default)]
+    pub backends: Vec<RawBackend>,
+    /// The models whose prompts are read. Requests for others go by load.
+    #[serde(default)]
+    pub models: Vec<RawModel>,
+    /// Switches the reading of an API's prompts off (`false`) by its name; all are on.
+    #[serde(default)]
+    pub apis: BTreeMap<String, bool>,
+    /// Header that names a request's session, in lower case. Goes with the policy `session`.
+    #[serde(default)]
+    pub session_header: Option<String>,
+    /// Cluster for requests that the filter does not place; without it the route decides.
+    #[serde(default)]
+    pub fallback_cluster: Option<String>,
+    /// Cluster with the load-balancing policy `override_host` whose hosts the backends' addresses are.
+    /// Through it engines without a cluster of their own are scraped.
+    #[serde(default)]
+    pub endpoint_cluster: Option<String>,
+    /// Learns backends from the hosts of `endpoint_cluster` that serve requests: no list is needed.
+    #[serde(default)]
+    pub observe: bool,
+    /// Lets `PUT /_warmpath/backends` on the internal listener set backends beside the configured ones.
+    #[serde(default)]
+    pub push: bool,
+    /// Whether and how the engines' metrics are read.
+    #[serde(default)]
+    pub scrape: RawScrape,
+    /// Asks engines for a load report with each answer (ORCA), and keeps it from clients that did not
+    /// ask for it themselves.
+    #[serde(default = "on")]
+    pub load_reports: bool,
+    /// Where each decision is shown.
+    #[serde(default)]
+    pub decisions: RawDecisions,
+    /// Longest body that is read, in bytes. Longer ones are routed by load while they stream through.
+    #[serde(default)]
+    pub body_bytes_max: Option<u32>,
+    /// Buckets of the prefix tree, of at most 4 KiB each.
+    #[serde(default)]
+    pub index_buckets: Option<u32>,
+    /// KV memory of a backend in tokens, where neither the engine nor the backend's own entry says.
+    #[serde(default)]
+    pub kv_capacity_tokens: Option<u32>,
+}
+
+/// The filter's configuration on the internal listener.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RawInternal {
+    /// `true`: this listener serves `/_warmpath/status`, `/_warmpath/explain/...` and
+    /// `/_warmpath/backends` instead of routing. The field stands alone.
+    #[allow(dead_code, reason = "its presence says it all")]
+    pub internal: bool,
+}
+
+/// Whether and how the engines' metrics are read.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RawScrape {
+    /// Whether they are read at all.
+    #[serde(default = "on")]
+    pub enabled: bool,
+    /// Their path on the engine.
+    #[serde(default)]
+    pub path: Option<String>,
+    /// Time between two readings of one engine, in milliseconds.
+    #[serde(default)]
+    pub interval_ms: Option<u32>,
+    /// Longest time that a reading may take, in milliseconds.
+    #[serde(default)]
+    pub timeout_ms: Option<u32>,
+}
+
+impl Default for RawScrape {
+    fn default() -> Self {
+        Self { enabled: true, path: None, interval_ms: None, timeout_ms: None }
+    }
+}
+
+/// Where each decision is shown.
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RawDecisions {
+    /// In the response header `x-warmpath-decision`, which clients see.
+    #[serde(default)]
+    pub response_header: bool,
+    /// In the filter state `wasm.warmpath_decision`, for access logs.
+    #[serde(default)]
+    pub filter_state: bool,
+}
+
+/// One engine replica. It needs a cluster, an address, or both.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RawBackend {
+    /// Its name in shared state, status and metrics; it keeps what is known of its cache while it has
+    /// this name. The address, or else the cluster, unless given.
+    #[serde(default)]
+    pub name: Option<String>,
+    /// Envoy cluster that holds only this backend, for `cluster_header` routes.
+    #[serde(default)]
+    pub cluster: Option<String>,
+    /// `ip:port` as Envoy knows it, for `override_host`, and to see who served.
+    #[serde(default)]
+    pub address: Option<String>,
+    /// Tokens of KV memory, where the engine itself does not say.
+    #[serde(default)]
+    pub kv_capacity_tokens: Option<u32>,
+    /// Names of the configured models that it serves; all of them unless given.
+    #[serde(default)]
+    pub models: Vec<String>,
+    /// Takes only prompts whose beginning it holds, so that it can be taken away.
+    #[serde(default)]
+    pub draining: bool,
+    /// With `draining`: after so many seconds it takes nothing at all. For pushed backends.
+    #[serde(default)]
+    pub drain_s: Option<u32>,
+}
+
+/// One model whose prompts are tokenized.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RawModel {
+    /// The name under which prefixes are kept.
+    pub name: String,
+    /// Other names by which requests ask for it.
+    #[serde(default)]
+    pub aliases: Vec<String>,
+    /// Names of LoRA adapters that the engines serve on top of it; their prefixes are their own.
+    #[serde(default)]
+    pub adapters: Vec<String>,
+    /// Variables of the chat template unless the request sets them, as the engine's
+    /// `--default-chat-template-kwargs`.
+    #[serde(default)]
+    pub chat_template_kwargs: Map<String, Value>,
+    /// The engine's `--chat-template-content-format`.
+    #[serde(default)]
+    pub chat_template_content_format: RawContentFormat,
+    /// The engine's `--exclude-tools-when-tool-choice-none`.
+    #[serde(default)]
+    pub exclude_tools_when_tool_choice_none: bool,
+    /// Tokens in one KV block of the engines. What engines report takes its place.
+    #[serde(default)]
+    pub block_size_tokens: Option<u32>,
+    /// Whether streamed answers are made to carry their usage.
+    #[serde(default)]
+    pub streamed_usage: StreamedUsage,
+    /// Where the filter gets the model's bundle.
+    pub bundle: RawBundle,
+}
+
+/// The values of the engine's own option.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RawContentFormat {
+    /// As the template suggests.
+    #[default]
+    Auto,
+    /// Text.
+    String,
+    /// A list of parts.
+    OpenAi,
+}
+
+/// Where a bundle is fetched.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RawBundle {
+    /// Envoy cluster that serves it.
+    pub cluster: String,
+    /// Path there.
+    pub path: String,
+    /// The request's `:authority`; `warmpath` unless given.
+    #[serde(default)]
+    pub authority: Option<String>,
+}
+
+/// What `PUT /_warmpath/backends` takes.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RawPush {
+    /// All pushed backends; those of an earlier push that are missing here go.
+    pub backends: Vec<RawBackend>,
+}
+
+fn on() -> bool {
+    true
+}

@@ -1,0 +1,165 @@
+//! One routing configuration in one VM: what its streams, its root context and the internal endpoints
+//! need of it.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use ahash::AHashMap;
+use warmpath_core::config::{Config, Source};
+use warmpath_core::endpoints;
+use warmpath_core::explore::Explorer;
+use warmpath_core::health::{Availability, HealthTable};
+use warmpath_core::ids::{BackendId, NowMs};
+use warmpath_core::live::Live;
+use warmpath_core::load::Totals;
+use warmpath_core::metrics::{BackendMetric, Metric};
+use warmpath_core::model::Model;
+use warmpath_core::parity;
+use warmpath_core::residency;
+
+use crate::host::HostStore;
+use crate::stats::{BackendStats, ModelStats};
+use crate::vm::Vm;
+
+/// How old the view of endpoints and reports may be that decisions read: a quarter of the time in which
+/// they change.
+const LIVE_MS: u64 = 250;
+
+/// How often a VM looks whether the note of an observed backend is due.
+const NOTE_MS: u64 = 5_000;
+
+/// What a plugin's streams need of it. Streams keep it alive when the configuration changes.
+pub struct Plugin {
+    /// The checked configuration.
+    pub config: Config,
+    /// Loaded models, at the positions of the configuration's.
+    pub models: RefCell<Vec<Option<Rc<Model>>>>,
+    /// Stats of the models, at the same positions.
+    pub model_stats: Vec<ModelStats>,
+    /// The VM's state.
+    pub vm: Rc<Vm>,
+    /// This VM's exploration.
+    pub explorer: RefCell<Explorer>,
+    backend_stats: Vec<(BackendId, BackendStats)>,
+    live: RefCell<(NowMs, Rc<Live>)>,
+    /// When this VM last noted that an address served.
+    noted: RefCell<AHashMap<String, NowMs>>,
+}
+
+impl Plugin {
+    /// The plugin of a configuration whose models are as far as they are loaded.
+    pub fn new(config: Config, models: Vec<Option<Rc<Model>>>, vm: Rc<Vm>) -> Self {
+        let model_stats =
+            config.models.iter().map(|model| ModelStats::define(&model.name)).collect();
+        let configured = config.backends.iter();
+        let backend_stats = configured.map(|it| (it.id, BackendStats::define(&it.name))).collect();
+        let live = RefCell::new((NowMs(0), Rc::new(Live::configured(&config))));
+        Self {
+            config,
+            models: RefCell::new(models),
+            model_stats,
+            vm,
+            explorer: RefCell::default(),
+            backend_stats,
+            live,
+            noted: RefCell::default(),
+        }
+    }
+
+    /// The configuration as it is now, a moment old at most.
+    pub fn live(&self, now: NowMs) -> Rc<Live> {
+        let Ok(mut live) = self.live.try_borrow_mut() else {
+            return Rc::new(Live::configured(&self.config));
+        };
+        if now.since_ms(live.0) >= LIVE_MS
+            && let Ok(refreshed) = live.1.refresh(&HostStore, &self.config)
+        {
+            *live = (now, Rc::new(refreshed));
+        }
+        Rc::clone(&live.1)
+    }
+
+    /// Makes the next look at the configuration a fresh one.
+    pub fn refresh(&self) {
+        if let Ok(mut live) = self.live.try_borrow_mut() {
+            live.0 = NowMs(0);
+        }
+    }
+
+    /// Notes that `address`, a host of the endpoint cluster, served.
+    pub fn note_served(&self, address: &str, now: NowMs) {
+        let Ok(mut noted) = self.noted.try_borrow_mut() else { return };
+        if noted.get(address).is_some_and(|at| now.since_ms(*at) < NOTE_MS) {
+            return;
+        }
+        // What went from the list is noted again when it serves again.
+        noted.retain(|_, at| now.since_ms(*at) < NOTE_MS);
+        noted.insert(address.to_owned(), now);
+        match endpoints::seen(&HostStore, &self.config.name, address, now) {
+            Ok(true) => {
+                log::info!("warmpath: {address} serves and is a backend from now on");
+                if let Ok(mut explorer) = self.explorer.try_borrow_mut() {
+                    explorer.found(now);
+                }
+                self.refresh();
+            }
+            Ok(false) => {}
+            Err(_) => self.vm.stats.add(Metric::StoreUpdatesLost, 1),
+        }
+    }
+
+    /// Tells Envoy what the VM and the plugin's models counted.
+    pub fn flush_stats(&self) {
+        self.vm.stats.flush();
+        self.model_stats.iter().for_each(ModelStats::flush);
+    }
+
+    /// Shows which models are approximate, and warns about them once a minute.
+    pub fn watch_parity(&self, now: NowMs) {
+        for (model, stats) in self.config.models.iter().zip(&self.model_stats) {
+            let Ok(parity) = parity::load(&HostStore, &model.name) else { continue };
+            stats.approximate(parity.is_approximate());
+            if parity.is_approximate()
+                && parity::claim_warning(&HostStore, now, &model.name) == Ok(true)
+            {
+                log::warn!(
+                    "warmpath: model {} is approximate: {} of the last {} prompts had another \
+                     length in the engine, the last one {} tokens by our count and {} by the \
+                     engine's; is its bundle made from the engine's own tokenizer and template?",
+                    model.name,
+                    parity.disagreements(),
+                    parity.answers,
+                    parity.ours_tokens,
+                    parity.theirs_tokens,
+                );
+            }
+        }
+    }
+
+    /// Sets the gauges of the backends.
+    pub fn show_backends(&self, live: &Live, totals: &Totals, now: NowMs) {
+        let Ok(health) = HealthTable::load(&HostStore) else { return };
+        let backends = &live.config.backends;
+        let is_down = |id| health.availability(id, now) == Availability::Down;
+        let down = backends.iter().filter(|backend| is_down(backend.id)).count();
+        let stats = &self.vm.stats;
+        stats.record(Metric::Backends, backends.len() as u64);
+        stats.record(Metric::BackendsDown, down as u64);
+        stats.record(Metric::BlockSizeContradictions, live.contradictions.len() as u64);
+        let configured = backends.iter().filter(|it| it.source == Source::Configured);
+        for (backend, (_, stats)) in configured.zip(&self.backend_stats) {
+            let load = totals.load(backend.id);
+            let sighting = totals.sightings.get(&backend.id);
+            let others = live.reported.others(backend.id, sighting, now);
+            stats.record(BackendMetric::Up, u64::from(!is_down(backend.id)));
+            stats.record(BackendMetric::InFlight, load.running.into());
+            stats.record(BackendMetric::PendingPrefillTokens, load.pending_prefill_tokens.into());
+            stats.record(BackendMetric::OthersInFlight, others.running.into());
+            let capacity = backend.kv_capacity_tokens.map_or(0, |tokens| tokens.get().into());
+            stats.record(BackendMetric::KvCapacityTokens, capacity);
+            if let Ok(clock) = residency::load(&HostStore, backend.id, 0) {
+                stats.record(BackendMetric::CacheGeneration, clock.generation.into());
+            }
+        }
+    }
+}
