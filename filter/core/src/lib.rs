@@ -19,6 +19,8 @@
 //! `usage` on the way ([`ask`] sees to it that a stream has one, [`withhold`] that the client does
 //! not see it), [`parity`] compares it with our count, [`health`] keeps failing backends out.
 //!
+//! [`signals`] reads what engines say of themselves, in metrics and load reports.
+//!
 //! Shared state lives in [`store`], laid out by [`wire`]; [`config`] is checked once; [`limits`]
 //! has every bound; [`metrics`] every name.
 
@@ -56,6 +58,7 @@ pub mod request;
 pub mod residency;
 pub mod route;
 pub mod score;
+pub mod signals;
 pub mod store;
 pub mod wire;
 pub mod withhold;
