@@ -89,11 +89,10 @@ async fn fail(State(engine): State<EngineHandle>, body: Bytes) -> Response {
         }
         .into_response();
     }
-    if engine.send(Command::SetSlowFactor(fault.slow_factor)).await.is_err() {
-        return gone();
+    match engine.ask(|done| Command::SetFault(fault, done)).await {
+        Ok(()) => Json(json!({"success": true})).into_response(),
+        Err(_) => gone(),
     }
-    engine.fault().set(fault);
-    Json(json!({"success": true})).into_response()
 }
 
 fn gone() -> Response {
