@@ -104,6 +104,7 @@ async fn a_paused_engine_stands_still_and_goes_on() {
     let stream = fleet.open(CHAT, &[], bytes(&streaming(chat("hi", 500)))).await.unwrap();
     let mut stream = stream.into_body();
     let first = stream.frame().await.unwrap().unwrap().into_data().unwrap();
+    fleet.wait_for("a running request", |stats| stats["running"] == 1).await;
     fleet.fail(json!({"pause": true})).await;
     // What had left before still arrives.
     let mut seen = first.to_vec();

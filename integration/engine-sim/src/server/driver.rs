@@ -16,6 +16,7 @@ use tokio::time::sleep_until;
 
 use super::ServeError;
 use super::clock::ScaledClock;
+use super::command::{Command, Progress, Submission};
 use super::config::{ConfigError, ServerConfig};
 use super::fault::{Fault, FaultSwitch};
 use super::metrics::{EngineMetrics, MetricsView};
@@ -24,52 +25,8 @@ use super::response::Words;
 use super::tokens::PromptTokenizer;
 use crate::limits::COMMANDS_QUEUED_MAX;
 use crate::model::{
-    Engine, EngineStats, Event, EventKind, OutputVocabulary, ProfileError, Prompt, RequestId,
-    RequestSpec, SimTime, SubmitError,
+    Engine, Event, EventKind, OutputVocabulary, ProfileError, RequestId, RequestSpec, SimTime,
 };
-
-/// The prompts of one HTTP request.
-#[derive(Debug)]
-pub(super) struct Submission {
-    pub(super) items: Vec<SubmissionItem>,
-    pub(super) progress: mpsc::UnboundedSender<Progress>,
-    /// Answered once the engine took all prompts or none.
-    pub(super) taken: oneshot::Sender<Result<(), SubmitError>>,
-}
-
-/// One prompt.
-#[derive(Debug)]
-pub(super) struct SubmissionItem {
-    pub(super) id: RequestId,
-    pub(super) index: u32,
-    /// Its number in the request log.
-    pub(super) record: u64,
-    pub(super) prompt: Prompt,
-    pub(super) output_tokens: u32,
-}
-
-/// What handlers ask of an engine.
-#[derive(Debug)]
-pub(super) enum Command {
-    Submit(Submission),
-    Abort(Vec<RequestId>),
-    SetFault(Fault, oneshot::Sender<()>),
-    ResetPrefixCache(oneshot::Sender<bool>),
-    Stats(oneshot::Sender<(EngineStats, SimTime)>),
-    /// Start over: drop every request, the cache, the counters.
-    Reset(oneshot::Sender<()>),
-}
-
-/// Tokens that came due for one prompt.
-#[derive(Debug)]
-pub(super) struct Progress {
-    pub(super) index: u32,
-    pub(super) tokens: Vec<u32>,
-    pub(super) prompt_tokens: u32,
-    pub(super) cached_tokens: u32,
-    /// Whether these were the last.
-    pub(super) finished: bool,
-}
 
 /// A handler's access to an engine.
 #[derive(Clone)]

@@ -18,8 +18,9 @@ use futures::{StreamExt, stream};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
+use super::command::Progress;
 use super::connection::ConnectionControl;
-use super::driver::{EngineHandle, Progress};
+use super::driver::EngineHandle;
 use super::error::ApiError;
 use super::fault::UsageFault;
 use super::garbage;

@@ -11,8 +11,9 @@ use axum::{Json, Router};
 use serde_json::json;
 use tokio::sync::{mpsc, oneshot};
 
+use super::command::{Command, Submission, SubmissionItem};
 use super::connection::ConnectionControl;
-use super::driver::{Command, EngineHandle, Submission, SubmissionItem};
+use super::driver::EngineHandle;
 use super::error::ApiError;
 use super::fault::{FailMode, Fault, MetricsFault};
 use super::garbage;

@@ -15,7 +15,8 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde_json::json;
 
-use super::driver::{Command, EngineHandle};
+use super::command::Command;
+use super::driver::EngineHandle;
 use super::error::ApiError;
 use super::fault::Fault;
 use super::record::RequestRecord;
