@@ -6,6 +6,8 @@ use crate::config::Config;
 use crate::ids::BlockHash;
 use crate::index::Bucket;
 use crate::request::{self, Api};
+use crate::signals::exposition::Samples;
+use crate::signals::{parse_metrics, parse_orca};
 use crate::withhold::Withholder;
 
 /// A request parses alike with and without white space around it.
@@ -89,4 +91,43 @@ pub fn config(data: &[u8]) {
             assert_eq!(config.model_index(&model.name), Some(index));
         }
     }
+}
+
+/// A report does not depend on how lines end, nor on lines without a sample, and keeps its bounds.
+///
+/// # Panics
+/// When the property does not hold.
+pub fn signals(data: &[u8]) {
+    let report = parse_metrics(data);
+    let mut other: Vec<u8> = Vec::new();
+    for line in data.split_inclusive(|&byte| byte == b'\n') {
+        let Some(text) = line.strip_suffix(b"\n") else {
+            other.extend_from_slice(line);
+            continue;
+        };
+        let is_read = Samples::new(line).next().is_some_and(|sample| sample.read().is_some());
+        if is_read {
+            other.extend_from_slice(b" \t");
+            other.extend_from_slice(text.strip_suffix(b"\r").unwrap_or(text));
+            other.extend_from_slice(b"\r\n# \xff\n\n");
+        }
+    }
+    assert_eq!(parse_metrics(&other), report);
+    if let Ok(report) = report {
+        assert!(report.engine.is_some());
+        assert!(report.kv_usage.is_none_or(|usage| (0.0..=1.0).contains(&usage)));
+        assert!(report.started_at_s.is_none_or(|started| started.is_finite()));
+    }
+    load_report(data);
+}
+
+/// A load report in text says the same with other spaces, and keeps its bounds.
+fn load_report(data: &[u8]) {
+    let report = parse_orca(data);
+    if let Some(list) = data.strip_prefix(b"TEXT ") {
+        let spaced = list.split(|&byte| byte == b',').collect::<Vec<_>>().join(&b" , "[..]);
+        assert_eq!(parse_orca(&[b"text ", &spaced[..]].concat()), report);
+    }
+    let usage = report.and_then(|report| report.kv_usage);
+    assert!(usage.is_none_or(|usage| (0.0..=1.0).contains(&usage)));
 }

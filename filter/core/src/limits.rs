@@ -85,3 +85,16 @@ pub const SCRAPE_MS_MIN: u32 = 100;
 
 /// The upper bound.
 pub const SCRAPE_MS_MAX: u32 = 60_000;
+
+/// Text of one engine's metrics, in bytes. vLLM 0.32 writes 57 KB a rank.
+pub const METRICS_BYTES_MAX: usize = 4 << 20;
+
+/// Samples in one engine's metrics. vLLM 0.32 has 450 a rank; an average line is over 64 bytes long.
+pub const METRICS_SAMPLES_MAX: usize = METRICS_BYTES_MAX / 64;
+
+/// Value of one label of a metric that is looked at, in bytes. Longer ones count as missing: those of
+/// interest are numbers and names.
+pub const LABEL_BYTES_MAX: usize = 1_024;
+
+/// Load report in an answer's header, in bytes: vLLM writes 90 a rank.
+pub const LOAD_REPORT_BYTES_MAX: usize = 8 << 10;

@@ -73,6 +73,7 @@ impl Work {
         if is_newest {
             self.scraper.scrape(&plugin, &plugin.live(now), now);
         }
+        plugin.flush_stats();
     }
 
     fn heartbeat(&mut self, plugin: &Plugin, is_newest: bool, now: NowMs) {
@@ -93,7 +94,6 @@ impl Work {
                 plugin.show_backends(&live, &totals, now);
             }
         }
-        plugin.flush_stats();
     }
 
     fn answered(&mut self, token: u32, has_headers: bool, body_bytes: usize) {

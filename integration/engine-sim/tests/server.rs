@@ -434,7 +434,10 @@ async fn starting_over_drops_requests_records_counters_and_faults() {
     for field in ["running", "submitted", "finished", "kv_hashed_blocks", "generation_tokens"] {
         assert_eq!(stats[field], 0, "{field}");
     }
-    assert_eq!(stats["fault"], json!({"mode": "ok", "slow_factor": 1.0}));
+    let no_fault = json!({
+        "mode": "ok", "slow_factor": 1.0, "metrics": "ok", "usage": "ok", "pause": false,
+    });
+    assert_eq!(stats["fault"], no_fault);
     assert!(fleet.records().await.is_empty());
     let metrics = fleet.get("/metrics").await;
     assert!(

@@ -16,6 +16,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 pub use warmpath_engine_sim::model::Profile;
+pub use warmpath_engine_sim::server::fault::{FailMode, Fault, MetricsFault, UsageFault};
+pub use warmpath_engine_sim::server::record::body_hash;
 use warmpath_engine_sim::server::{
     self, BytesTokenizer, PromptTokenizer, RunningServer, ServeError, ServerConfig,
 };
@@ -77,6 +79,10 @@ pub struct Served {
     pub ttft_ms: Option<f64>,
     /// From there to the end.
     pub e2e_ms: Option<f64>,
+    /// Bytes of the answer's body that went out.
+    pub sent_bytes: u64,
+    /// Their hash, as [`body_hash`] writes it; `None` when none went out.
+    pub sent_hash: Option<String>,
     /// The body's first bytes.
     pub body_head: String,
     /// The request's headers.
@@ -185,15 +191,48 @@ impl Fleet {
         Ok(())
     }
 
-    /// Makes engine `index` fail its requests: `http_500`, `http_503`, `reset_before_headers`,
+    /// Makes engine `index` fail its requests, and mends all else: `http_500`, `http_503`, `reset_before_headers`,
     /// `reset_mid_stream`, `hang`, or `ok` to stop.
     pub async fn fail(&self, index: usize, mode: &str) -> Result<(), HarnessError> {
         self.command(index, "/sim/fail", &json!({"mode": mode})).await
     }
 
-    /// Makes engine `index` slower by `factor`.
+    /// Makes engine `index` slower by `factor`, and mends all else.
     pub async fn slow_down(&self, index: usize, factor: f64) -> Result<(), HarnessError> {
         self.command(index, "/sim/fail", &json!({"slow_factor": factor})).await
+    }
+
+    /// Changes what is broken in engine `index` and leaves its other faults as they are. A paused engine
+    /// still takes this.
+    pub async fn change_fault(
+        &self,
+        index: usize,
+        change: impl FnOnce(&mut Fault),
+    ) -> Result<(), HarnessError> {
+        let mut fault: Fault = serde_json::from_value(self.stats(index).await?["fault"].take())
+            .map_err(|error| wrong_answer(index, error.to_string()))?;
+        change(&mut fault);
+        self.command(index, "/sim/fail", &json!(fault)).await
+    }
+
+    /// Breaks the metrics of engine `index`, or mends them.
+    pub async fn fail_metrics(&self, index: usize, how: MetricsFault) -> Result<(), HarnessError> {
+        self.change_fault(index, |fault| fault.metrics = how).await
+    }
+
+    /// Breaks the usage in the answers of engine `index`, or mends it.
+    pub async fn fail_usage(&self, index: usize, how: UsageFault) -> Result<(), HarnessError> {
+        self.change_fault(index, |fault| fault.usage = how).await
+    }
+
+    /// Stops engine `index` in its tracks, as SIGSTOP does: connections stay open and nothing moves.
+    pub async fn pause(&self, index: usize) -> Result<(), HarnessError> {
+        self.change_fault(index, |fault| fault.pause = true).await
+    }
+
+    /// Lets a paused engine go on where it was.
+    pub async fn resume(&self, index: usize) -> Result<(), HarnessError> {
+        self.change_fault(index, |fault| fault.pause = false).await
     }
 
     async fn command(&self, index: usize, path: &str, body: &Value) -> Result<(), HarnessError> {

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use serde_json::json;
-use warmpath_harness::fleet::Profile;
+use warmpath_harness::fleet::{MetricsFault, Profile, UsageFault, body_hash};
 use warmpath_harness::http::HttpClient;
 use warmpath_harness::{Fleet, FleetOptions};
 
@@ -76,4 +76,30 @@ async fn an_engine_fails_on_demand() {
     assert_eq!(client.post_json(fleet.addresses()[0], CHAT, &ask("x")).await.unwrap().status, 503);
     fleet.fail(0, "ok").await.unwrap();
     assert_eq!(client.post_json(fleet.addresses()[0], CHAT, &ask("x")).await.unwrap().status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn faults_combine_and_bodies_are_accounted_for() {
+    let fleet = fleet().await;
+    let client = HttpClient::new();
+    let address = fleet.addresses()[0];
+    fleet.fail_metrics(0, MetricsFault::Http500).await.unwrap();
+    fleet.fail_usage(0, UsageFault::Missing).await.unwrap();
+    assert_eq!(client.get(address, "/metrics").await.unwrap().status, 500);
+    let answer = client.post_json(address, CHAT, &ask("x")).await.unwrap();
+    assert!(answer.json().get("usage").is_none());
+    let served = fleet.served_by(0).await.unwrap();
+    assert_eq!(served[0].sent_bytes, answer.body.len() as u64);
+    assert_eq!(served[0].sent_hash, Some(body_hash(&answer.body)));
+
+    fleet.pause(0).await.unwrap();
+    let question = ask("x");
+    let asked = client.post_json(address, CHAT, &question);
+    let waited = tokio::time::timeout(std::time::Duration::from_millis(200), asked).await;
+    assert!(waited.is_err(), "a paused engine answers");
+    fleet.resume(0).await.unwrap();
+    fleet.fail_usage(0, UsageFault::Ok).await.unwrap();
+    let answer = client.post_json(address, CHAT, &ask("x")).await.unwrap();
+    assert!(answer.json()["usage"]["prompt_tokens"].is_u64());
+    assert_eq!(fleet.stats(0).await.unwrap()["fault"]["metrics"], "http_500");
 }

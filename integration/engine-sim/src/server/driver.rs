@@ -16,60 +16,17 @@ use tokio::time::sleep_until;
 
 use super::ServeError;
 use super::clock::ScaledClock;
+use super::command::{Command, Progress, Submission};
 use super::config::{ConfigError, ServerConfig};
-use super::fault::FaultSwitch;
+use super::fault::{Fault, FaultSwitch};
 use super::metrics::{EngineMetrics, MetricsView};
 use super::record::{RecordState, RequestLog};
 use super::response::Words;
 use super::tokens::PromptTokenizer;
 use crate::limits::COMMANDS_QUEUED_MAX;
 use crate::model::{
-    Engine, EngineStats, Event, EventKind, OutputVocabulary, ProfileError, Prompt, RequestId,
-    RequestSpec, SimTime, SubmitError,
+    Engine, Event, EventKind, OutputVocabulary, ProfileError, RequestId, RequestSpec, SimTime,
 };
-
-/// The prompts of one HTTP request.
-#[derive(Debug)]
-pub(super) struct Submission {
-    pub(super) items: Vec<SubmissionItem>,
-    pub(super) progress: mpsc::UnboundedSender<Progress>,
-    /// Answered once the engine took all prompts or none.
-    pub(super) taken: oneshot::Sender<Result<(), SubmitError>>,
-}
-
-/// One prompt.
-#[derive(Debug)]
-pub(super) struct SubmissionItem {
-    pub(super) id: RequestId,
-    pub(super) index: u32,
-    /// Its number in the request log.
-    pub(super) record: u64,
-    pub(super) prompt: Prompt,
-    pub(super) output_tokens: u32,
-}
-
-/// What handlers ask of an engine.
-#[derive(Debug)]
-pub(super) enum Command {
-    Submit(Submission),
-    Abort(Vec<RequestId>),
-    SetSlowFactor(f64),
-    ResetPrefixCache(oneshot::Sender<bool>),
-    Stats(oneshot::Sender<(EngineStats, SimTime)>),
-    /// Start over: drop every request, the cache, the counters.
-    Reset(oneshot::Sender<()>),
-}
-
-/// Tokens that came due for one prompt.
-#[derive(Debug)]
-pub(super) struct Progress {
-    pub(super) index: u32,
-    pub(super) tokens: Vec<u32>,
-    pub(super) prompt_tokens: u32,
-    pub(super) cached_tokens: u32,
-    /// Whether these were the last.
-    pub(super) finished: bool,
-}
 
 /// A handler's access to an engine.
 #[derive(Clone)]
@@ -222,7 +179,8 @@ struct Driver {
 impl Driver {
     async fn run(mut self, mut inbox: mpsc::Receiver<Command>) {
         loop {
-            let wake_at = self.engine.next_event_at().map(|at| self.clock.instant_of(at));
+            let next_at = self.engine.next_event_at().filter(|_| !self.clock.is_paused());
+            let wake_at = next_at.map(|at| self.clock.instant_of(at));
             let sleep = async {
                 match wake_at {
                     Some(at) => sleep_until(at).await,
@@ -259,7 +217,10 @@ impl Driver {
         match command {
             Command::Submit(submission) => self.submit(submission),
             Command::Abort(ids) => self.abort(&ids),
-            Command::SetSlowFactor(factor) => self.engine.set_slow_factor(factor),
+            Command::SetFault(fault, answer) => {
+                self.set_fault(fault);
+                let _ = answer.send(());
+            }
             Command::ResetPrefixCache(answer) => {
                 let _ = answer.send(self.engine.reset_prefix_cache());
             }
@@ -271,6 +232,12 @@ impl Driver {
                 let _ = answer.send(());
             }
         }
+    }
+
+    fn set_fault(&mut self, fault: Fault) {
+        self.engine.set_slow_factor(fault.slow_factor);
+        self.clock.set_paused(fault.pause);
+        self.shared.fault.set(fault);
     }
 
     fn submit(&mut self, submission: Submission) {
@@ -329,7 +296,7 @@ impl Driver {
         self.metrics = metrics;
         *self.shared.metrics.write().expect("no holder of the metrics panics") =
             self.metrics.view();
-        self.shared.fault.set(super::fault::Fault::default());
+        self.set_fault(Fault::default());
         self.shared.log().clear();
         // Dropping their senders ends the streams.
         self.active.clear();

@@ -13,25 +13,29 @@
 //! 1. [`config`]: what to serve, checked.
 //! 2. [`connection`]: accepted sockets, and the switch that resets one.
 //! 3. [`routes`]: the URL space.
-//! 4. [`fault`]: which requests to break, and how.
+//! 4. [`fault`]: which requests to break, and how; [`garbage`]: with what.
 //! 5. [`request`]: the body, checked.
 //! 6. [`tokens`]: the prompt's tokens; the one seam for a real tokenizer.
-//! 7. [`driver`]: the engine's task and its clock ([`clock`]).
+//! 7. [`driver`]: the engine's task, what it is asked (`command`) and its clock ([`clock`]).
 //! 8. [`response`]: SSE and JSON.
 //! 9. [`error`]: failures in the API's own shape.
-//! 10. [`record`], [`metrics`]: what was served, request by request and in sum.
+//! 10. [`record`], [`metrics`]: what was served, request by request and in sum; bodies are hashed
+//!     as they leave.
 
 pub mod clock;
+mod command;
 pub mod config;
 pub mod connection;
 pub mod driver;
 pub mod error;
 pub mod fault;
+pub mod garbage;
 pub mod metrics;
 pub mod record;
 pub mod request;
 pub mod response;
 pub mod routes;
+mod sent;
 mod sim_routes;
 pub mod tokens;
 

@@ -6,7 +6,8 @@
 use std::collections::VecDeque;
 
 use axum::http::HeaderMap;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::limits::{RECORD_BODY_BYTES_MAX, RECORD_HEADER_BYTES_MAX, REQUEST_RECORDS_MAX};
 
@@ -57,10 +58,29 @@ pub struct RequestRecord {
     pub ttft_ms: Option<f64>,
     /// From there to the end.
     pub e2e_ms: Option<f64>,
+    /// Bytes of the answer's body that went out so far. Prompts of one request share its answer.
+    pub sent_bytes: u64,
+    /// Their XXH3, written in hex; `None` before the first.
+    #[serde(serialize_with = "as_hex")]
+    pub sent_hash: Option<u64>,
     /// The body's first bytes.
     pub body_head: String,
     /// The request's headers, in order.
     pub headers: Vec<(String, String)>,
+}
+
+/// The hash of a whole body, as a record has it.
+#[must_use]
+pub fn body_hash(body: &[u8]) -> String {
+    hex(xxh3_64(body))
+}
+
+fn hex(hash: u64) -> String {
+    format!("{hash:016x}")
+}
+
+fn as_hex<S: Serializer>(hash: &Option<u64>, serializer: S) -> Result<S::Ok, S::Error> {
+    hash.map(hex).serialize(serializer)
 }
 
 impl RequestRecord {
@@ -98,6 +118,8 @@ impl RequestRecord {
             arrived_ms: None,
             ttft_ms: None,
             e2e_ms: None,
+            sent_bytes: 0,
+            sent_hash: None,
             body_head: String::from_utf8_lossy(head).into_owned(),
             headers,
         }

@@ -18,9 +18,12 @@ use futures::{StreamExt, stream};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
+use super::command::Progress;
 use super::connection::ConnectionControl;
-use super::driver::{EngineHandle, Progress};
+use super::driver::EngineHandle;
 use super::error::ApiError;
+use super::fault::UsageFault;
+use super::garbage;
 use super::request::Api;
 use super::tokens::OutputWord;
 use crate::model::RequestId;
@@ -77,6 +80,7 @@ pub(super) struct Generation {
     progress: mpsc::UnboundedReceiver<Progress>,
     choices: Vec<Choice>,
     include_usage: bool,
+    usage_fault: UsageFault,
     /// Set when the answer is to be broken after its first part.
     break_with: Option<ConnectionControl>,
     sent_any: bool,
@@ -99,6 +103,7 @@ pub(super) struct GenerationParts {
     pub(super) progress: mpsc::UnboundedReceiver<Progress>,
     pub(super) requests: Vec<RequestId>,
     pub(super) include_usage: bool,
+    pub(super) usage_fault: UsageFault,
     pub(super) break_with: Option<ConnectionControl>,
 }
 
@@ -138,6 +143,7 @@ impl Generation {
             progress: parts.progress,
             choices,
             include_usage: parts.include_usage,
+            usage_fault: parts.usage_fault,
             break_with: parts.break_with,
             sent_any: false,
         }
@@ -171,6 +177,7 @@ impl Generation {
             };
             self.take(&progress);
         }
+        self.engine.fault().resumed().await;
         let text = self.json().to_string();
         let body = match self.break_with.take() {
             None => Body::from(text),
@@ -207,6 +214,7 @@ impl Generation {
             return Err(reset_after_flush(&control).await);
         }
         let mut progress = self.progress.recv().await.ok_or(io::ErrorKind::ConnectionReset)?;
+        self.engine.fault().resumed().await;
         self.sent_any = true;
         let mut out = String::with_capacity(512);
         loop {
@@ -220,8 +228,8 @@ impl Generation {
             // However much is there already, the client gets only a part of it.
             out.truncate(out.floor_char_boundary(out.len() / 2));
         } else if self.all_finished() {
-            if self.include_usage {
-                self.write_usage(&mut out);
+            if let Some(usage) = self.usage().filter(|_| self.include_usage) {
+                self.write_usage(&usage, &mut out);
             }
             out.push_str("data: [DONE]\n\n");
         }
@@ -276,13 +284,25 @@ impl Generation {
         );
     }
 
-    fn write_usage(&self, out: &mut String) {
+    fn write_usage(&self, usage: &Value, out: &mut String) {
         self.write_head(out);
-        let _ = write!(out, r#"[],"usage":{}}}"#, self.usage());
+        let _ = write!(out, r#"[],"usage":{usage}}}"#);
         out.push_str("\n\n");
     }
 
-    fn usage(&self) -> Value {
+    /// What the answer says of its tokens; `None` when it is told not to.
+    fn usage(&self) -> Option<Value> {
+        match self.usage_fault {
+            UsageFault::Ok => Some(self.true_usage()),
+            UsageFault::Garbage => {
+                let number = self.choices.first().map_or(0, |choice| choice.request.0);
+                Some(garbage::usage(self.engine.config().seed, number))
+            }
+            UsageFault::Missing => None,
+        }
+    }
+
+    fn true_usage(&self) -> Value {
         let sum = |of: fn(&Choice) -> u64| self.choices.iter().map(of).sum::<u64>();
         let prompt_tokens = sum(|choice| u64::from(choice.prompt_tokens));
         let completion_tokens = sum(|choice| choice.output.len() as u64);
@@ -326,14 +346,17 @@ impl Generation {
             Api::Chat => "chat.completion",
             Api::Completions => "text_completion",
         };
-        json!({
+        let mut answer = json!({
             "id": self.id,
             "object": object,
             "created": self.created_s,
             "model": self.engine.config().model_name(),
             "choices": choices,
-            "usage": self.usage(),
-        })
+        });
+        if let Some(usage) = self.usage() {
+            answer["usage"] = usage;
+        }
+        answer
     }
 }
 

@@ -2,22 +2,25 @@
 
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
-use axum::extract::{ConnectInfo, DefaultBodyLimit, State};
+use axum::extract::{ConnectInfo, DefaultBodyLimit, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde_json::json;
 use tokio::sync::{mpsc, oneshot};
 
+use super::command::{Command, Submission, SubmissionItem};
 use super::connection::ConnectionControl;
-use super::driver::{Command, EngineHandle, Submission, SubmissionItem};
+use super::driver::EngineHandle;
 use super::error::ApiError;
-use super::fault::FailMode;
+use super::fault::{FailMode, Fault, MetricsFault};
+use super::garbage;
 use super::record::{RecordState, RequestRecord};
 use super::request::{self, Api, GenerationRequest};
 use super::response::{Generation, GenerationParts};
-use super::sim_routes;
+use super::{sent, sim_routes};
 use crate::limits::{BODY_BYTES_MAX, INLINE_PARSE_BYTES_MAX};
 use crate::model::RequestId;
 
@@ -37,10 +40,21 @@ pub(super) fn router(engine: EngineHandle) -> Router {
         .route("/version", get(version))
         .route("/metrics", get(metrics))
         .route("/reset_prefix_cache", post(reset_prefix_cache))
-        .merge(sim_routes::router())
         .fallback(unknown)
+        .layer(middleware::from_fn_with_state(engine.clone(), wait_while_paused))
+        .merge(sim_routes::router())
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .with_state(engine)
+}
+
+/// Leaves requests unread while the engine is paused.
+async fn wait_while_paused(
+    State(engine): State<EngineHandle>,
+    request: Request,
+    next: Next,
+) -> Response {
+    engine.fault().resumed().await;
+    next.run(request).await
 }
 
 /// Reads the body before it says no: a connection closed with a body on its way may take the answer
@@ -84,21 +98,22 @@ async fn generate(
         Err(rejection) => (Bytes::new(), Err(rejection)),
     };
     let record = RequestRecord::new(id.clone(), api.path(), headers, &bytes);
-    let fault = engine.fault().get().mode;
-    if let Some(broken) = break_early(fault, &engine, &control, record.clone()).await {
+    let fault = engine.fault().get();
+    if let Some(broken) = break_early(fault.mode, &engine, &control, record.clone()).await {
         return broken;
     }
-    let mid_stream = (fault == FailMode::ResetMidStream).then_some(control);
+    let mid_stream = (fault.mode == FailMode::ResetMidStream).then_some(control);
     let rejected = record.clone();
     let answer = match read(api, &engine, body).await {
-        Ok(request) => answer(api, &engine, request, record, mid_stream).await,
+        Ok(request) => answer(api, &engine, request, record, (fault, mid_stream)).await,
         Err(error) => Err(error),
     };
     answer.map_or_else(
         |error| {
             let status = error.status().as_u16();
-            engine.log().push(RequestRecord { state: RecordState::Rejected, status, ..rejected });
-            error.into_response()
+            let rejected = RequestRecord { state: RecordState::Rejected, status, ..rejected };
+            let number = engine.log().push(rejected);
+            sent::counted(error.into_response(), &engine, vec![number])
         },
         |response| with_load_report(response, &engine, headers),
     )
@@ -131,17 +146,14 @@ async fn break_early(
         }
         FailMode::Http503 => StatusCode::SERVICE_UNAVAILABLE,
     };
-    engine.log().push(RequestRecord {
-        state: RecordState::Failed,
-        status: status.as_u16(),
-        ..record
-    });
+    let failed = RequestRecord { state: RecordState::Failed, status: status.as_u16(), ..record };
+    let number = engine.log().push(failed);
     match fault {
         FailMode::Hang => std::future::pending().await,
         FailMode::ResetBeforeHeaders => control.reset(),
         _ => {}
     }
-    Some(ApiError::Failed { status }.into_response())
+    Some(sent::counted(ApiError::Failed { status }.into_response(), engine, vec![number]))
 }
 
 /// Reads and tokenizes the body, off the async workers when it is large.
@@ -171,7 +183,7 @@ async fn answer(
     engine: &EngineHandle,
     request: GenerationRequest,
     record: RequestRecord,
-    break_with: Option<ConnectionControl>,
+    (fault, break_with): (Fault, Option<ConnectionControl>),
 ) -> Result<Response, ApiError> {
     let (stream, include_usage) = (request.stream, request.include_usage);
     let id = record.id.clone();
@@ -187,6 +199,7 @@ async fn answer(
         progress,
         requests,
         include_usage,
+        usage_fault: fault.usage,
         break_with,
     });
     let (taken, was_taken) = oneshot::channel();
@@ -202,16 +215,17 @@ async fn answer(
     };
     if let Some(error) = refused {
         let mut log = engine.log();
-        for record in records {
-            if let Some(record) = log.get_mut(record) {
+        for record in &records {
+            if let Some(record) = log.get_mut(*record) {
                 record.state = RecordState::Rejected;
                 record.status = error.status().as_u16();
             }
         }
         drop(log);
-        return Ok(error.into_response());
+        return Ok(sent::counted(error.into_response(), engine, records));
     }
-    if stream { Ok(generation.into_sse()) } else { generation.into_json().await }
+    let response = if stream { generation.into_sse() } else { generation.into_json().await? };
+    Ok(sent::counted(response, engine, records))
 }
 
 fn submission_items(
@@ -302,16 +316,29 @@ async fn version() -> Response {
 }
 
 async fn metrics(State(engine): State<EngineHandle>) -> Response {
-    match engine.metrics().text() {
-        Ok(text) => {
-            let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
-            ([(header::CONTENT_TYPE, kind)], text).into_response()
-        }
+    let mut text = match engine.metrics().text() {
+        Ok(text) => text.into_bytes(),
         Err(error) => {
             tracing::error!(%error, "metrics cannot be written");
-            StatusCode::INTERNAL_SERVER_ERROR.into_response()
+            return StatusCode::INTERNAL_SERVER_ERROR.into_response();
+        }
+    };
+    match engine.fault().get().metrics {
+        MetricsFault::Ok => {}
+        MetricsFault::Http500 => return StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+        MetricsFault::Hang => std::future::pending().await,
+        MetricsFault::Garbage => {
+            text = garbage::page(engine.config().seed, engine.next_id().0);
+        }
+        MetricsFault::Truncated => {
+            // Behind the second half's first digit, so that a number may be cut too.
+            let half = text.len() / 2;
+            let digit = text[half..].iter().position(u8::is_ascii_digit);
+            text.truncate(half + digit.map_or(0, |digit| digit + 1));
         }
     }
+    let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+    ([(header::CONTENT_TYPE, kind)], text).into_response()
 }
 
 async fn reset_prefix_cache(State(engine): State<EngineHandle>) -> Response {

@@ -15,7 +15,8 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde_json::json;
 
-use super::driver::{Command, EngineHandle};
+use super::command::Command;
+use super::driver::EngineHandle;
 use super::error::ApiError;
 use super::fault::Fault;
 use super::record::RequestRecord;
@@ -89,11 +90,10 @@ async fn fail(State(engine): State<EngineHandle>, body: Bytes) -> Response {
         }
         .into_response();
     }
-    if engine.send(Command::SetSlowFactor(fault.slow_factor)).await.is_err() {
-        return gone();
+    match engine.ask(|done| Command::SetFault(fault, done)).await {
+        Ok(()) => Json(json!({"success": true})).into_response(),
+        Err(_) => gone(),
     }
-    engine.fault().set(fault);
-    Json(json!({"success": true})).into_response()
 }
 
 fn gone() -> Response {
