@@ -153,16 +153,7 @@ impl Clock {
     /// An engine that says of three prompts in a row that nothing is there of what surely was lost its
     /// cache: the clock restarts.
     pub fn learn(&mut self, evidence: &[Evidence]) {
-        if self.is_contradicted(evidence) {
-            self.contradictions = self.contradictions.saturating_add(1);
-            if self.contradictions >= CONTRADICTIONS_OF_THE_LOST {
-                self.restart();
-            }
-            return;
-        }
-        if !evidence.is_empty() {
-            self.contradictions = 0;
-        }
+        let is_contradicted = self.is_contradicted(evidence);
         let mut error = 0.0;
         for item in evidence {
             let off = item.resident - self.weight_at(item.distance_blocks);
@@ -177,6 +168,14 @@ impl Clock {
             let capacity = self.capacity_blocks as f32;
             self.reach_blocks =
                 self.reach_blocks.clamp(capacity / REACH_FACTOR_MAX, capacity * REACH_FACTOR_MAX);
+        }
+        if is_contradicted {
+            self.contradictions = self.contradictions.saturating_add(1);
+        } else if !evidence.is_empty() {
+            self.contradictions = 0;
+        }
+        if self.contradictions >= CONTRADICTIONS_OF_THE_LOST {
+            self.restart();
         }
     }
 
@@ -250,6 +249,8 @@ impl Clock {
         *self = Self {
             generation: self.generation.wrapping_add(1),
             own_blocks: self.own_blocks,
+            // The same engine has the same memory.
+            reach_blocks: self.reach_blocks,
             ..Self::new(self.capacity_blocks)
         };
     }

@@ -9,7 +9,7 @@ use warmpath_core::ids::{BackendIndex, NowMs};
 use warmpath_core::load::Ledger;
 use warmpath_core::metrics::Reason;
 use warmpath_core::reported::NOTHING;
-use warmpath_core::route::{Decision, Router};
+use warmpath_core::route::{Decision, Refusal, Router};
 use warmpath_core::store::MemoryStore;
 
 /// One worker: its ledger, and the store it shares.
@@ -270,20 +270,37 @@ fn what_is_not_read_goes_by_load_under_its_name() {
 }
 
 #[test]
-fn with_every_backend_down_envoy_chooses() {
+fn with_every_backend_down_requests_are_refused_until_the_next_trial() {
     let (config, store) = (config("kv_cost", 2, 100_000), MemoryStore::default());
     let mut worker = Worker::new(&config, &store, 1);
-    for _ in 0..2 {
+    // One failure each leaves both in doubt, and better than nobody.
+    for _ in 0..4 {
         let (_, _, dispatched, _) = worker.send(&prompt(1, 100));
         worker.finish(dispatched, Outcome::BackendFailed);
     }
     for (path, body) in [("/v1/completions", body(&prompt(1, 100))), ("/x", String::new())] {
         let decision = worker.route(path, &body);
-        assert_eq!((decision.reason(), decision.order().len()), (Reason::NoBackend, 0));
-        let (dispatched, written) = worker.writer().dispatch(decision);
-        assert_eq!(written, Written::default());
-        worker.finish(dispatched, Outcome::BackendFailed);
+        let expected = Refusal { reason: Reason::AllDown, retry_after_s: 2 };
+        assert_eq!(decision, Decision::Refusal(expected));
     }
+    worker.now = NowMs(worker.now.0 + 2_000);
+    assert_eq!(worker.serve(&prompt(1, 100)).1, Reason::PrefixMiss, "a trial");
+}
+
+#[test]
+fn a_full_backend_is_passed_over_and_not_taken_for_dead() {
+    let (config, store) = (config("kv_cost", 2, 100_000), MemoryStore::default());
+    let mut worker = Worker::new(&config, &store, 1);
+    let (holder, _) = worker.serve(&prompt(1, 800));
+    let (pick, _, dispatched, _) = worker.send(&prompt(1, 800));
+    assert_eq!(pick, holder);
+    worker.finish(dispatched, Outcome::Shed);
+    assert_ne!(worker.send(&prompt(1, 800)).0, holder);
+    for _ in 0..9 {
+        let (_, _, dispatched, _) = worker.send(&prompt(1, 800));
+        worker.finish(dispatched, Outcome::Shed);
+    }
+    assert_eq!(worker.send(&prompt(2, 100)).1, Reason::PrefixMiss, "full ones are better than none");
 }
 
 #[test]
