@@ -31,6 +31,9 @@ pub const SHED_MS: u64 = 1_000;
 /// Failures in a row from which on a backend takes nothing until its time is over.
 const FAILURES_OF_THE_DOWN: u32 = 2;
 
+/// For this long a failed backend waits for a sign of life; its metrics may be what is broken.
+const SILENT_MS: u64 = 30_000;
+
 /// A trial without an outcome for this long is given to the next request. Longer than a long
 /// prefill.
 const TRIAL_MS: u64 = 30_000;
@@ -44,6 +47,8 @@ pub struct Trouble {
     pub failures: u32,
     /// From when on a trial may go there.
     pub retry_at: NowMs,
+    /// When it last failed.
+    pub failed_at: NowMs,
 }
 
 /// All backends in trouble.
@@ -74,15 +79,25 @@ impl HealthTable {
         Ok(store.get(&key())?.map_or_else(Self::default, |entry| Self::decode(&entry.value)))
     }
 
-    /// Whether `backend` may be picked at `now`.
+    /// Whether `backend` may be picked at `now`. `reported_at` says when its metrics were last read, where
+    /// they are: a trial of one that has been silent since it failed would fail too.
     #[must_use]
-    pub fn availability(&self, backend: BackendId, now: NowMs) -> Availability {
+    pub fn availability(
+        &self,
+        backend: BackendId,
+        reported_at: Option<NowMs>,
+        now: NowMs,
+    ) -> Availability {
+        let is_silent = |trouble: &Trouble| {
+            now.since_ms(trouble.failed_at) < SILENT_MS
+                && reported_at.is_some_and(|at| at <= trouble.failed_at)
+        };
         match self.get(backend) {
             None => Availability::Healthy,
             Some(trouble) if trouble.retry_at <= now && trouble.failures == 0 => {
                 Availability::Healthy
             }
-            Some(trouble) if trouble.retry_at <= now => Availability::Trial,
+            Some(trouble) if trouble.retry_at <= now && !is_silent(trouble) => Availability::Trial,
             Some(trouble) if trouble.failures < FAILURES_OF_THE_DOWN => Availability::Doubtful,
             Some(_) => Availability::Down,
         }
@@ -111,13 +126,14 @@ impl HealthTable {
     fn decode(bytes: &[u8]) -> Self {
         let mut troubles = Vec::new();
         if let Some(mut reader) = Reader::versioned(bytes) {
-            while let (Some(backend), Some(failures), Some(retry_at)) =
-                (reader.u32(), reader.u32(), reader.u64())
+            while let (Some(backend), Some(failures), Some(retry_at), Some(failed_at)) =
+                (reader.u32(), reader.u32(), reader.u64(), reader.u64())
             {
                 troubles.push(Trouble {
                     backend: BackendId(backend),
                     failures,
                     retry_at: NowMs(retry_at),
+                    failed_at: NowMs(failed_at),
                 });
             }
         }
@@ -125,11 +141,12 @@ impl HealthTable {
     }
 
     fn encode(&self) -> Vec<u8> {
-        let mut writer = Writer::versioned(1 + self.troubles.len() * 16);
+        let mut writer = Writer::versioned(1 + self.troubles.len() * 24);
         for trouble in self.troubles.iter().take(BACKENDS_MAX) {
             writer.u32(trouble.backend.0);
             writer.u32(trouble.failures);
             writer.u64(trouble.retry_at.0);
+            writer.u64(trouble.failed_at.0);
         }
         writer.finish()
     }
@@ -151,10 +168,11 @@ pub fn failed<S: SharedStore>(
             trouble.failures = trouble.failures.saturating_add(1);
             failures = trouble.failures;
             trouble.retry_at = NowMs(now.0.saturating_add(backoff_ms(failures)));
+            trouble.failed_at = now;
         } else {
             failures = 1;
             let retry_at = NowMs(now.0.saturating_add(backoff_ms(1)));
-            table.troubles.push(Trouble { backend, failures, retry_at });
+            table.troubles.push(Trouble { backend, failures, retry_at, failed_at: now });
         }
         Some(table.encode())
     })?;
@@ -172,7 +190,10 @@ pub fn shed<S: SharedStore>(store: &S, now: NowMs, backend: BackendId) -> Result
         match table.get_mut(backend) {
             // It answered, which is more than could be said of it before.
             Some(trouble) => (trouble.failures, trouble.retry_at) = (0, retry_at),
-            None => table.troubles.push(Trouble { backend, failures: 0, retry_at }),
+            None => {
+                let failed_at = now;
+                table.troubles.push(Trouble { backend, failures: 0, retry_at, failed_at });
+            }
         }
         Some(table.encode())
     })?;
@@ -227,7 +248,7 @@ mod tests {
     const B: BackendId = BackendId(1);
 
     fn at(store: &MemoryStore, now: u64) -> Availability {
-        HealthTable::load(store).unwrap().availability(B, NowMs(now))
+        HealthTable::load(store).unwrap().availability(B, None, NowMs(now))
     }
 
     #[test]
@@ -262,6 +283,19 @@ mod tests {
         assert_eq!(retry_after(&[BackendId(2)]), None);
         shed(&store, NowMs(2_100), B).unwrap();
         assert_eq!(at(&store, 2_200), Availability::Doubtful);
+    }
+
+    #[test]
+    fn a_silent_backend_gets_no_trial_for_a_while() {
+        let store = MemoryStore::default();
+        for _ in 0..2 {
+            failed(&store, NowMs(10_000), B).unwrap();
+        }
+        let table = HealthTable::load(&store).unwrap();
+        let at = |reported: u64, now: u64| table.availability(B, Some(NowMs(reported)), NowMs(now));
+        assert_eq!(at(9_900, 13_000), Availability::Down);
+        assert_eq!(at(12_900, 13_000), Availability::Trial);
+        assert_eq!(at(9_900, 10_000 + SILENT_MS), Availability::Trial);
     }
 
     #[test]

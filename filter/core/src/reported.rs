@@ -98,6 +98,12 @@ impl Reported {
         self.states.iter().find(|state| state.backend == backend)
     }
 
+    /// When the metrics of `backend` were last read; `None` when they never were.
+    #[must_use]
+    pub fn reported_at(&self, backend: BackendId) -> Option<NowMs> {
+        self.get(backend).map(|state| state.reported_at).filter(|at| *at != NowMs(0))
+    }
+
     /// Load of `backend` that others put there, by the last report or a later sighting.
     #[must_use]
     pub fn others(

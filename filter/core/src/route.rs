@@ -392,7 +392,13 @@ impl<S: SharedStore> Router<'_, S> {
             standings.push(Standing {
                 index: BackendIndex(index),
                 id: backend.id,
-                rank: standing::rank(backend, asked.model_index, holds, &health, self.now),
+                rank: standing::rank(
+                    backend,
+                    asked.model_index,
+                    holds,
+                    (&health, self.reported),
+                    self.now,
+                ),
                 sent_blocks: matched.map_or(0, |found| found.sent_blocks),
                 others,
                 offer,

@@ -10,6 +10,7 @@ use crate::health::{Availability, HealthTable};
 use crate::ids::{BackendId, BackendIndex, BlockHash, NowMs};
 use crate::load::BackendLoad;
 use crate::pick::Candidate;
+use crate::reported::Reported;
 use crate::score::{Cost, Demand, Match, Offer};
 
 /// What a request asks for.
@@ -64,7 +65,7 @@ pub fn rank(
     backend: &Backend,
     model_index: Option<usize>,
     holds: bool,
-    health: &HealthTable,
+    (health, reported): (&HealthTable, &Reported),
     now: NowMs,
 ) -> Rank {
     let drained = |it: crate::config::Drain| it.until.is_some_and(|until| until <= now);
@@ -73,7 +74,7 @@ pub fn rank(
     {
         return Rank::Unfit;
     }
-    match health.availability(backend.id, now) {
+    match health.availability(backend.id, reported.reported_at(backend.id), now) {
         Availability::Down => Rank::Down,
         _ if backend.drain.is_some() && !holds => Rank::Draining,
         Availability::Doubtful => Rank::Doubtful,

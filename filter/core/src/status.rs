@@ -257,7 +257,7 @@ fn backend_status<S: SharedStore>(
         cluster: backend.cluster.clone(),
         source: backend.source,
         models: served.map(|(_, model)| model.name.clone()).collect(),
-        state: match seen.health.availability(id, now) {
+        state: match seen.health.availability(id, live.reported.reported_at(id), now) {
             Availability::Down => "down",
             _ if backend.drain.is_some() => "draining",
             Availability::Doubtful => "doubtful",

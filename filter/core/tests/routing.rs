@@ -300,7 +300,11 @@ fn a_full_backend_is_passed_over_and_not_taken_for_dead() {
         let (_, _, dispatched, _) = worker.send(&prompt(1, 800));
         worker.finish(dispatched, Outcome::Shed);
     }
-    assert_eq!(worker.send(&prompt(2, 100)).1, Reason::PrefixMiss, "full ones are better than none");
+    assert_eq!(
+        worker.send(&prompt(2, 100)).1,
+        Reason::PrefixMiss,
+        "full ones are better than none"
+    );
 }
 
 #[test]

@@ -140,7 +140,10 @@ impl Plugin {
     pub fn show_backends(&self, live: &Live, totals: &Totals, now: NowMs) {
         let Ok(health) = HealthTable::load(&HostStore) else { return };
         let backends = &live.config.backends;
-        let is_down = |id| health.availability(id, now) == Availability::Down;
+        let is_down = |id| {
+            let reported_at = live.reported.reported_at(id);
+            health.availability(id, reported_at, now) == Availability::Down
+        };
         let down = backends.iter().filter(|backend| is_down(backend.id)).count();
         let stats = &self.vm.stats;
         stats.record(Metric::Backends, backends.len() as u64);

@@ -9,6 +9,7 @@ use std::time::Duration;
 use ahash::AHashMap;
 use warmpath_core::config::{Backend, Config, Scrape};
 use warmpath_core::endpoints;
+use warmpath_core::health::HealthTable;
 use warmpath_core::ids::{BackendId, NowMs};
 use warmpath_core::lease::{self, Candidate};
 use warmpath_core::limits::METRICS_BYTES_MAX;
@@ -114,7 +115,11 @@ impl Scraper {
         }
         let interval_ms =
             plugin.config.scrape.as_ref().map_or(PAUSE_MAX_MS, |it| it.interval_ms.into());
-        let pause_ms = (interval_ms << target.failures.min(16)).min(PAUSE_MAX_MS.max(interval_ms));
+        // Whoever failed a request is looked for all the time: its return is waited for.
+        let health = HealthTable::load(&HostStore).unwrap_or_default();
+        let is_missed = health.get(target.backend).is_some();
+        let doublings = if is_missed { 0 } else { target.failures.min(16) };
+        let pause_ms = (interval_ms << doublings).min(PAUSE_MAX_MS.max(interval_ms));
         // From the due time on, so that engines stay spread; with a tenth of jitter.
         let jitter_ms = self.rng.u64(..=pause_ms / 10);
         let base = if target.failures == 0 {

@@ -204,6 +204,7 @@ impl Stream {
         let body = request::error_body_at(&self.path, 503, message);
         let seconds = refusal.retry_after_s.to_string();
         host::answer(503, "application/json", &[("retry-after", &seconds)], body.as_bytes());
+        self.plugin.flush_stats();
     }
 
     /// Keeps the decision to be shown, and shows it to access logs.

@@ -10,6 +10,7 @@ use hyper::body::Incoming;
 use serde_json::{Value, json};
 use warmpath_harness::envoy::Stats;
 use warmpath_harness::fleet::{Fleet, FleetOptions, Served};
+use warmpath_harness::http::HttpClient;
 use warmpath_harness::{
     Bootstrap, EnvoyOptions, EnvoyProcess, FilterOptions, HarnessError, Variant, paths,
 };
@@ -32,6 +33,8 @@ pub struct FrontOptions {
     pub bundle: Option<PathBuf>,
     /// Merged into the filter's configuration.
     pub config_patch: Value,
+    /// Whether listeners and engines may change while Envoy runs.
+    pub is_dynamic: bool,
     /// The last edit of Envoy's configuration.
     pub edit: fn(&mut Bootstrap) -> Result<(), HarnessError>,
 }
@@ -44,8 +47,10 @@ impl FrontOptions {
             policy: "kv_cost",
             concurrency: 2,
             bundle: None,
-            // More than the engines of the tests hold: nothing is taken for evicted.
-            config_patch: json!({"kv_capacity_tokens": 1 << 23}),
+            // More than the engines of the tests hold: nothing is taken for evicted. Engines that count what
+            // they are asked are not asked for metrics.
+            config_patch: json!({"kv_capacity_tokens": 1 << 23, "scrape": {"enabled": false}}),
+            is_dynamic: false,
             edit: |_| Ok(()),
         }
     }
@@ -60,6 +65,7 @@ impl FrontOptions {
         };
         let mut options = EnvoyOptions::with_filter(self.variant, engines, filter);
         options.concurrency = self.concurrency;
+        options.is_dynamic = self.is_dynamic;
         options.edit = self.edit;
         Front { envoy: EnvoyProcess::start(&options).await.expect("Envoy") }
     }
@@ -82,6 +88,23 @@ impl Front {
     /// Where clients connect.
     pub fn address(&self) -> SocketAddr {
         self.envoy.public()
+    }
+
+    /// What `GET /_warmpath/status` says.
+    pub async fn status(&self) -> Value {
+        let client = HttpClient::new();
+        let answer = client.get(self.envoy.internal(), "/_warmpath/status").await.expect("status");
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        answer.json()
+    }
+
+    /// What `POST /_warmpath/explain` says of a request with this path and body.
+    pub async fn explain(&self, path: &str, body: &Value) -> Value {
+        let client = HttpClient::new();
+        let path = format!("/_warmpath/explain{path}");
+        let answer = client.post_json(self.envoy.internal(), &path, body).await.expect("explained");
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        answer.json()
     }
 
     /// A new connection to the public listener.

@@ -6,6 +6,8 @@
 //! - [`fleet`]: simulated engines that can die and come back, and their own record of what they served.
 //! - [`scripted`]: an engine whose every byte the test decides, and when it leaves.
 //! - [`client`]: HTTP/1.1 and HTTP/2 connections that the test holds, and requests as raw bytes.
+//! - [`steady`]: steady traffic, and what its clients saw.
+//! - [`scene`]: engines as processes, steady traffic, and something that happens.
 //! - [`prompts`]: prompts as token ids.
 //! - [`poll`]: waiting for what must happen soon.
 //!
@@ -22,4 +24,6 @@ pub mod client;
 pub mod fleet;
 pub mod poll;
 pub mod prompts;
+pub mod scene;
 pub mod scripted;
+pub mod steady;

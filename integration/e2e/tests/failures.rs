@@ -155,7 +155,7 @@ async fn engines_fail(variant: Variant) {
     requests_go_elsewhere_after(&bed, "reset_before_headers", 2).await;
     requests_go_elsewhere_after(&bed, "reset_mid_stream", 3).await;
     a_broken_stream_is_not_learnt(&bed).await;
-    with_every_engine_passed_over_envoy_serves_by_itself(&bed).await;
+    with_every_engine_down_requests_are_refused_for_a_while(&bed).await;
     bed.front.assert_no_crash().await;
 }
 
@@ -244,15 +244,29 @@ async fn a_broken_stream_is_not_learnt(bed: &Bed) {
     assert_eq!(difference(&before, &bed.front.decisions().await)["prefix_hit"], 1);
 }
 
-async fn with_every_engine_passed_over_envoy_serves_by_itself(bed: &Bed) {
+async fn with_every_engine_down_requests_are_refused_for_a_while(bed: &Bed) {
     fail_all(bed, "http_503").await;
-    poll::until("a decision without an engine", async || {
-        send(bed, 30).await;
-        let decisions = bed.front.decisions().await;
-        if decisions.contains_key("no_backend") { Ok(()) } else { Err(decisions) }
+    let refused = poll::until("a refusal", async || {
+        let (id, answer) = send(bed, 30).await;
+        let found = find(&bed.fleet, &id).await;
+        if found.is_empty() { Ok(answer) } else { Err(answer.status) }
     })
     .await;
+    assert_eq!(refused.status, 503);
+    assert_eq!(refused.json()["error"]["code"], 503, "{:?}", refused.body);
+    let retry_after = refused.headers["retry-after"].to_str().unwrap().parse::<u64>().unwrap();
+    assert!((1..=4).contains(&retry_after), "{retry_after}");
+    assert!(bed.front.decisions().await["all_down"] > 0);
+    // In the shape of the API, whose prompt need not have been read.
+    let mut connection = bed.front.connect(Version::Http1).await;
+    let (_, answer) = post(&mut connection, "/v1/messages", &json!({"messages": []}), &[]).await;
+    assert_eq!(answer.json()["error"]["type"], "overloaded_error", "{:?}", answer.body);
     fail_all(bed, "ok").await;
+    poll::until("an answer", async || {
+        let (_, answer) = send(bed, 30).await;
+        if answer.status == 200 { Ok(()) } else { Err(answer.status) }
+    })
+    .await;
     for _ in 0..3 {
         let (id, answer) = send(bed, 30).await;
         assert_eq!(answer.status, 200);

@@ -77,6 +77,45 @@ impl Bootstrap {
         written.root.to_string()
     }
 
+    /// The configuration with its listeners, and the hosts of the cluster `engines`, in files of their own
+    /// that Envoy watches: the main part, the listeners and the hosts, each as Envoy reads it.
+    pub fn split(&self, listeners: &Path, hosts: &Path) -> Result<[String; 3], HarnessError> {
+        let mut written = self.clone();
+        if let Ok(config) = written.filter_config_mut() {
+            *config = Value::String(config.to_string());
+        }
+        let mut all = at_mut(&mut written.root, "/static_resources/listeners")?.take();
+        for listener in all.as_array_mut().into_iter().flatten() {
+            listener["@type"] = json!("type.googleapis.com/envoy.config.listener.v3.Listener");
+        }
+        let cluster = written.cluster_mut("engines")?;
+        let mut assignment = cluster["load_assignment"].take();
+        assignment["@type"] =
+            json!("type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment");
+        let source = |file: &Path| json!({"resource_api_version": "V3", "path_config_source": {"path": file}});
+        if let Some(fields) = cluster.as_object_mut() {
+            fields.remove("load_assignment");
+        }
+        cluster["type"] = json!("EDS");
+        cluster["eds_cluster_config"] = json!({"eds_config": source(hosts)});
+        if let Some(fields) = at_mut(&mut written.root, "/static_resources")?.as_object_mut() {
+            fields.remove("listeners");
+        }
+        written.root["node"] = json!({"id": "warmpath", "cluster": "warmpath"});
+        written.root["dynamic_resources"] = json!({"lds_config": source(listeners)});
+        let resources = |resources: Value| json!({"resources": resources}).to_string();
+        Ok([written.root.to_string(), resources(all), resources(json!([assignment]))])
+    }
+
+    /// Sets the hosts of the cluster `engines` and leaves the filter's configuration alone.
+    pub fn set_hosts(&mut self, engines: &[SocketAddr]) -> Result<(), HarnessError> {
+        let endpoints: Vec<Value> = engines.iter().map(|engine| endpoint(*engine)).collect();
+        let hosts =
+            at_mut(self.cluster_mut("engines")?, "/load_assignment/endpoints/0/lb_endpoints")?;
+        *hosts = Value::Array(endpoints);
+        Ok(())
+    }
+
     /// The listener `name`.
     pub fn listener_mut(&mut self, name: &str) -> Result<&mut Value, HarnessError> {
         named_mut(at_mut(&mut self.root, "/static_resources/listeners")?, name, "listener")

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -56,6 +56,9 @@ pub struct EnvoyOptions {
     pub public_port: u16,
     /// Envoy's log level.
     pub log_level: String,
+    /// Whether listeners and engines are in files that Envoy watches, so that they can change while it
+    /// runs ([`EnvoyProcess::change`]).
+    pub is_dynamic: bool,
     /// The last edit before Envoy starts, for what no other option covers.
     pub edit: fn(&mut Bootstrap) -> Result<(), HarnessError>,
 }
@@ -70,6 +73,7 @@ impl EnvoyOptions {
             filter: None,
             public_port: 0,
             log_level: "warning".to_owned(),
+            is_dynamic: false,
             edit: |_| Ok(()),
         }
     }
@@ -81,7 +85,10 @@ impl EnvoyOptions {
 
     fn bootstrap(&self, internal_port: u16) -> Result<Bootstrap, HarnessError> {
         let mut bootstrap = Bootstrap::load(self.variant)?;
-        bootstrap.set_listener_port("public", self.public_port)?;
+        // A listener that changes keeps its port only if it names it.
+        let is_named = self.public_port != 0 || !self.is_dynamic;
+        let public_port = if is_named { self.public_port } else { free_port()? };
+        bootstrap.set_listener_port("public", public_port)?;
         bootstrap.set_admin_port(0)?;
         bootstrap.set_internal_port(internal_port)?;
         match &self.filter {
@@ -115,6 +122,8 @@ pub struct EnvoyProcess {
     public: SocketAddr,
     internal: SocketAddr,
     client: HttpClient,
+    /// Set where it may change.
+    dynamic: Option<Bootstrap>,
     // Holds the configuration and the log; removed with the value.
     dir: TempDir,
 }
@@ -147,8 +156,12 @@ impl EnvoyProcess {
             .map_err(HarnessError::file(std::env::temp_dir()))?;
         let internal_port = free_port()?;
         let config = dir.path().join("envoy.json");
-        std::fs::write(&config, options.bootstrap(internal_port)?.to_json())
-            .map_err(HarnessError::file(&config))?;
+        let bootstrap = options.bootstrap(internal_port)?;
+        let dynamic = options.is_dynamic.then(|| bootstrap.clone());
+        match &dynamic {
+            Some(bootstrap) => write_split(bootstrap, dir.path())?,
+            None => write(&config, &bootstrap.to_json())?,
+        }
         let admin_file = dir.path().join("admin");
         let log = dir.path().join("envoy.log");
         let arguments = [
@@ -160,6 +173,9 @@ impl EnvoyProcess {
             options.concurrency.to_string(),
             "--log-level".to_owned(),
             options.log_level.clone(),
+            // Listeners that were replaced go soon.
+            "--drain-time-s".to_owned(),
+            "5".to_owned(),
             // Hot restart keeps shared memory by a number that a second Envoy would collide with.
             "--disable-hot-restart".to_owned(),
         ];
@@ -183,7 +199,22 @@ impl EnvoyProcess {
         };
         let public = listener_address(&client, admin, "public").await?;
         let internal = SocketAddr::from(([127, 0, 0, 1], internal_port));
-        Ok(Self { process, admin, public, internal, client, dir })
+        Ok(Self { process, admin, public, internal, client, dynamic, dir })
+    }
+
+    /// Changes listeners or engines while Envoy runs. What else `change` does has no effect.
+    ///
+    /// # Errors
+    /// When `change` fails, or when Envoy was not started as dynamic.
+    pub fn change(
+        &mut self,
+        change: impl FnOnce(&mut Bootstrap) -> Result<(), HarnessError>,
+    ) -> Result<(), HarnessError> {
+        let Some(bootstrap) = &mut self.dynamic else {
+            return Err(HarnessError::NoSuchPart("file that Envoy watches".to_owned()));
+        };
+        change(bootstrap)?;
+        write_split(bootstrap, self.dir.path())
     }
 
     /// Where clients send their requests.
@@ -264,6 +295,27 @@ impl EnvoyProcess {
         let all = |stats: &Stats| stats.get(loaded).is_some_and(|count| *count >= u64::from(vms));
         self.wait_for_stats("a bundle in every VM", timeout, all).await.map(drop)
     }
+}
+
+/// Writes a configuration in its parts. Envoy sees a file change when another one takes its name.
+fn write_split(bootstrap: &Bootstrap, dir: &Path) -> Result<(), HarnessError> {
+    let [listeners, hosts] = ["listeners.json", "hosts.json"].map(|name| dir.join(name));
+    let [main, listeners_text, hosts_text] = bootstrap.split(&listeners, &hosts)?;
+    for (file, text) in
+        [(listeners, listeners_text), (hosts, hosts_text), (dir.join("envoy.json"), main)]
+    {
+        if std::fs::read_to_string(&file).is_ok_and(|written| written == text) {
+            continue;
+        }
+        let new = file.with_extension("new");
+        write(&new, &text)?;
+        std::fs::rename(&new, &file).map_err(HarnessError::file(&file))?;
+    }
+    Ok(())
+}
+
+fn write(file: &Path, text: &str) -> Result<(), HarnessError> {
+    std::fs::write(file, text).map_err(HarnessError::file(file))
 }
 
 async fn ready(client: &HttpClient, admin_file: &std::path::Path) -> Option<SocketAddr> {

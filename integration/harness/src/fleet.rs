@@ -252,13 +252,7 @@ impl Fleet {
     /// What engine `index` served.
     pub async fn served_by(&self, index: usize) -> Result<Vec<Served>, HarnessError> {
         let answer = self.client.get(self.address(index)?, "/sim/requests").await?;
-        let mut answer = expect_ok(index, answer)?;
-        let mut served: Vec<Served> = serde_json::from_value(answer["requests"].take())
-            .map_err(|error| wrong_answer(index, error.to_string()))?;
-        for request in &mut served {
-            request.engine = index;
-        }
-        Ok(served)
+        parse_served(index, expect_ok(index, answer)?)
     }
 
     /// The counters and gauges of engine `index`.
@@ -350,6 +344,16 @@ impl Drop for Engine {
     fn drop(&mut self) {
         self.stop();
     }
+}
+
+/// The records in an engine's answer.
+pub(crate) fn parse_served(index: usize, mut answer: Value) -> Result<Vec<Served>, HarnessError> {
+    let mut served: Vec<Served> = serde_json::from_value(answer["requests"].take())
+        .map_err(|error| wrong_answer(index, error.to_string()))?;
+    for request in &mut served {
+        request.engine = index;
+    }
+    Ok(served)
 }
 
 fn expect_ok(index: usize, answer: HttpAnswer) -> Result<Value, HarnessError> {

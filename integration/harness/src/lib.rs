@@ -7,6 +7,7 @@
 //! - [`process`]: child processes that never outlive this one.
 //! - [`envoy`]: one running Envoy and its admin interface.
 //! - [`fleet`]: simulated engines and their own record of what they served.
+//! - [`engines`]: the same as processes of their own, to be killed and stopped.
 //! - [`tokenizer`]: a bundle's tokenizer for those engines.
 //! - [`http`]: a small HTTP client.
 //! - [`sse`]: server-sent events out of arbitrary chunks.
@@ -19,6 +20,7 @@
 #![deny(missing_docs)]
 
 pub mod bootstrap;
+pub mod engines;
 pub mod envoy;
 mod error;
 pub mod fleet;

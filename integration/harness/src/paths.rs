@@ -28,6 +28,19 @@ pub fn demo_bundle() -> Result<PathBuf, HarnessError> {
     find("the demo model's bundle", "WARMPATH_BUNDLE", ".cache/demo.wpb", "bundle")
 }
 
+/// The engine simulator's program, which is built beside this one.
+pub fn engine_sim() -> Result<PathBuf, HarnessError> {
+    let own = std::env::current_exe().unwrap_or_default();
+    let built = own.ancestors().skip(1).find(|dir| !dir.ends_with("deps"));
+    let path = built.unwrap_or(Path::new("")).join("warmpath-engine-sim");
+    let what = "the engine simulator";
+    if path.exists() {
+        Ok(path)
+    } else {
+        Err(HarnessError::Missing { what, path, target: "native" })
+    }
+}
+
 fn find(
     what: &'static str,
     variable: &str,
