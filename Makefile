@@ -83,6 +83,10 @@ evaluate: native ## Simulate fleets under every policy: docs/evaluation.md.
 confirm: filter bundle native $(ENVOY) ## Rows of the evaluation again, in a real Envoy: docs/confirmation.md.
 	@$(BIN)/warmpath-confirm --page docs/confirmation.md
 
+.PHONY: resilience
+resilience: filter native $(ENVOY) ## What faults cost, in a real Envoy (20 minutes): docs/resilience.md.
+	@$(BIN)/warmpath-resilience --page docs/resilience.md
+
 .PHONY: bench
 bench: filter bundle native $(ENVOY) ## What the filter adds to a request's latency.
 	@$(BIN)/warmpath-bench

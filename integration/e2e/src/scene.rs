@@ -15,7 +15,7 @@ use warmpath_harness::{Bootstrap, HarnessError, Variant};
 use crate::bed::{Front, FrontOptions};
 use crate::fleet::ID_HEADER;
 use crate::poll;
-use crate::steady::{Shot, Steady, Traffic};
+use crate::steady::{End, Shot, Steady, Traffic, mix};
 
 /// The simulator's arguments: an 8B model on an A100, under the name that the requests ask for.
 pub const ENGINE: [&str; 4] = ["--profile", "a100-8b", "--served-model-name", "demo"];
@@ -124,14 +124,23 @@ pub fn cached_share(shots: &[Shot], prompt_tokens: u64, from: Duration, to: Dura
     cached.iter().sum::<u64>() as f64 / tokens.max(1) as f64
 }
 
-/// The 99th percentile of the times to the first token of streams sent in a span of time, in
+/// The percentile at `share` of the times to the first token of streams sent in a span of time, in
 /// milliseconds.
-pub fn ttft_p99_ms(shots: &[Shot], from: Duration, to: Duration) -> f64 {
+pub fn ttft_ms(shots: &[Shot], share: f64, from: Duration, to: Duration) -> f64 {
     let sent = shots.iter().filter(|shot| (from..to).contains(&shot.sent) && shot.is_stream);
     let mut times: Vec<Duration> = sent.filter_map(|shot| shot.first_byte).collect();
     times.sort_unstable();
-    let at = (times.len() * 99).div_ceil(100).saturating_sub(1);
-    times.get(at).map_or(f64::NAN, |time| time.as_secs_f64() * 1e3)
+    let at = (times.len() as f64 * share).ceil() as usize;
+    times.get(at.saturating_sub(1)).map_or(f64::NAN, |time| time.as_secs_f64() * 1e3)
+}
+
+/// Makes Envoy repeat whatever broke off before its answer began; for [`SceneOptions::edit`].
+pub fn retry_resets(bootstrap: &mut Bootstrap) -> Result<(), HarnessError> {
+    const ROUTE: &str = "/route_config/virtual_hosts/0/routes/1/route/retry_policy";
+    if let Some(policy) = bootstrap.http_mut("public")?.pointer_mut(ROUTE) {
+        policy["retry_on"] = "connect-failure,refused-stream,reset".into();
+    }
+    Ok(())
 }
 
 /// What becomes of requests when an engine is killed and comes back empty.
@@ -251,4 +260,149 @@ pub async fn scaling(scene: &mut Scene, traffic: Traffic, phase: Duration) -> Sc
     let first_answers = first_answers.collect();
     let backends = scene.backends().await;
     Scaling { shots, changed: [added, removed], first_answers, gone_after, backends }
+}
+
+/// What becomes of requests when Envoy's configuration changes.
+pub struct Reload {
+    /// All requests.
+    pub shots: Vec<Shot>,
+    /// When the filter's configuration, and when its module changed.
+    pub changed: [Duration; 2],
+    /// When the traffic ended.
+    pub ended: Duration,
+}
+
+/// Changes the filter's configuration under traffic, then its module.
+pub async fn reload(scene: &mut Scene, traffic: Traffic, phase: Duration) -> Reload {
+    let steady = scene.traffic(traffic, 3);
+    steady.run_for(phase).await;
+    let configured = steady.now();
+    let change = |bootstrap: &mut Bootstrap| {
+        bootstrap.filter_config_mut()?["body_bytes_max"] = json!(1 << 20);
+        Ok(())
+    };
+    scene.front.envoy.change(change).expect("a changed file");
+    steady.run_for(phase).await;
+    let module = scene.front.envoy.dir().join("other.wasm");
+    other_module(&module);
+    let recoded = steady.now();
+    scene.front.envoy.change(|bootstrap| bootstrap.set_wasm(&module)).expect("a changed file");
+    steady.run_for(phase).await;
+    let ended = steady.now();
+    Reload { shots: steady.stop().await, changed: [configured, recoded], ended }
+}
+
+/// Writes the filter's module with a custom section more: the same code under another hash, which Envoy
+/// takes for new code.
+fn other_module(file: &std::path::Path) {
+    let mut module =
+        std::fs::read(warmpath_harness::paths::wasm().expect("the filter")).expect("read");
+    let name = b"other";
+    // Section 0, its length, and a name with its own length.
+    module.extend([0, name.len() as u8 + 1, name.len() as u8]);
+    module.extend(name);
+    std::fs::write(file, module).expect("written");
+}
+
+/// What many faults at random leave behind.
+pub struct Chaos {
+    /// All requests.
+    pub shots: Vec<Shot>,
+    /// How often each fault was made.
+    pub faults: BTreeMap<&'static str, u32>,
+    /// Good answers whose bytes were compared with what the engine says it sent, and those that differ.
+    pub compared: usize,
+    /// See `compared`.
+    pub different: Vec<String>,
+    /// Envoy's resident memory in MiB: after a tenth of the time, and at the end.
+    pub memory_mib: [f64; 2],
+}
+
+/// Makes one fault after another for `time`: engines are killed, stopped, slowed, made to break off and
+/// to answer garbage; clients leave.
+pub async fn chaos(scene: &mut Scene, time: Duration, seed: u64) -> Chaos {
+    let traffic = Traffic { leaves_of: 10, timeout: Duration::from_secs(30), ..Traffic::default() };
+    let steady = scene.traffic(traffic, seed);
+    let mut faults = BTreeMap::new();
+    let mut records = BTreeMap::new();
+    let mut early_mib = 0.0;
+    let mut random = seed;
+    let engines = scene.engines.addresses().len();
+    while steady.now() < time {
+        random = mix(random);
+        let engine = (random % engines as u64) as usize;
+        let fault = FAULTS[(random >> 16) as usize % FAULTS.len()];
+        *faults.entry(fault).or_insert(0) += 1;
+        records.extend(by_id(scene.engines.served_by(engine).await.unwrap_or_default()));
+        inflict(scene, engine, fault, Duration::from_millis(500 + (random >> 32) % 2_500)).await;
+        if early_mib == 0.0 && steady.now() > time / 10 {
+            early_mib = memory_mib(scene.front.envoy.pid());
+        }
+    }
+    let shots = steady.stop().await;
+    scene.wait_until_idle().await;
+    records.extend(by_id(scene.engines.served().await.expect("records")));
+    let mut compared = 0;
+    let mut different = Vec::new();
+    for shot in shots.iter().filter(|shot| shot.is_good() && shot.end == End::Whole) {
+        let Some(record) = records.get(&shot.id).filter(|record| record.sent_hash.is_some()) else {
+            continue;
+        };
+        // A record from before the end of its answer says nothing.
+        if !record.finished() {
+            continue;
+        }
+        compared += 1;
+        if record.sent_hash.as_ref() != Some(&shot.hash) || record.sent_bytes != shot.bytes {
+            different.push(format!("{shot:?}\n{record:?}"));
+        }
+    }
+    let memory_mib = [early_mib, memory_mib(scene.front.envoy.pid())];
+    Chaos { shots, faults, compared, different, memory_mib }
+}
+
+const FAULTS: [&str; 9] = [
+    "kill",
+    "stop",
+    "slow",
+    "reset_before_headers",
+    "reset_mid_stream",
+    "http_503",
+    "hang",
+    "garbage_metrics",
+    "garbage_usage",
+];
+
+async fn inflict(scene: &mut Scene, engine: usize, fault: &str, time: Duration) {
+    match fault {
+        "kill" => {
+            scene.engines.kill(engine);
+            tokio::time::sleep(time).await;
+            scene.engines.restart(engine).await.expect("an engine");
+        }
+        "stop" => {
+            scene.engines.stop(engine).expect("stopped");
+            tokio::time::sleep(time).await;
+            scene.engines.go_on(engine).expect("goes on");
+        }
+        _ => {
+            let how = match fault {
+                "slow" => json!({"slow_factor": 5.0}),
+                "garbage_metrics" => json!({"metrics": "garbage"}),
+                "garbage_usage" => json!({"usage": "garbage"}),
+                mode => json!({"mode": mode}),
+            };
+            scene.engines.fail(engine, &how).await.expect("a fault");
+            tokio::time::sleep(time).await;
+            scene.engines.fail(engine, &json!({"mode": "ok"})).await.expect("no fault");
+        }
+    }
+}
+
+/// Resident memory of a process.
+pub fn memory_mib(pid: u32) -> f64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<f64>().ok());
+    kib.unwrap_or(f64::NAN) / 1024.0
 }

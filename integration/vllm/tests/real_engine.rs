@@ -1,8 +1,11 @@
 //! Requests through Envoy and the filter to a real vLLM: our token counts against the engine's
-//! `usage`, and predicted cached tokens against those that the engine had.
+//! `usage`, and predicted cached tokens against those that the engine had; and what the filter reads in
+//! its metrics and load reports.
 //!
 //! Needs vLLM, so it runs only when asked for: `make e2e-vllm`. `WARMPATH_VLLM_FAMILIES` names the
 //! families, separated by commas; else it is one.
+
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use warmpath_harness::envoy::Stats;
@@ -63,18 +66,78 @@ async fn front(family: &str, engine: &Engine, dir: &std::path::Path) -> EnvoyPro
         bundle: Some(file),
         policy: "kv_cost".to_owned(),
         config_patch: json!({
-            "kv_capacity_tokens": 1 << 22,
+            // Both wrong: the engine says better.
+            "kv_capacity_tokens": 1 << 12,
             "models": [{
                 "name": family,
-                "block_size_tokens": 32,
+                "block_size_tokens": 16,
                 "bundle": {"cluster": "warmpath_internal", "path": "/_warmpath/bundles/demo.wpb"},
             }],
         }),
     };
     let options = EnvoyOptions::with_filter(Variant::OverrideHost, &[engine.address()], filter);
     let envoy = EnvoyProcess::start(&options).await.expect("Envoy");
-    envoy.wait_for_bundles(2, std::time::Duration::from_secs(60)).await.expect("loads");
+    envoy.wait_for_bundles(2, Duration::from_secs(60)).await.expect("loads");
     envoy
+}
+
+/// What the filter's status says of its only backend and model.
+async fn status(envoy: &EnvoyProcess) -> [Value; 2] {
+    let answer = HttpClient::new().get(envoy.internal(), "/_warmpath/status").await;
+    let status = answer.expect("an answer").json();
+    [status["backends"][0].clone(), status["models"][0].clone()]
+}
+
+/// Waits until the filter reckons with what vLLM's metrics say, and compares that with vLLM's own text.
+async fn wait_for_metrics(envoy: &EnvoyProcess, engine: &Engine) {
+    let started = Instant::now();
+    let (backend, model) = loop {
+        let [backend, model] = status(envoy).await;
+        if model["block_size_tokens"] == 32 {
+            break (backend, model);
+        }
+        assert!(started.elapsed() < Duration::from_secs(30), "{backend} {model}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    };
+    let text = HttpClient::new().get(engine.address(), "/metrics").await.expect("metrics").text();
+    let info = text.lines().find(|line| line.starts_with("vllm:cache_config_info")).expect("info");
+    let label = |name: &str| -> u64 {
+        let (_, rest) = info.split_once(&format!("{name}=\"")).expect("a label");
+        rest.split_once('"').expect("its end").0.parse().expect("a number")
+    };
+    let capacity = label("num_gpu_blocks") * label("block_size");
+    assert_eq!(backend["report"]["engine"], "vllm");
+    assert_eq!(backend["report"]["block_size_tokens"], label("block_size"));
+    assert_eq!(backend["kv_capacity_tokens"], capacity);
+    assert_eq!(backend["cache"]["capacity_blocks"], label("num_gpu_blocks"));
+    assert_eq!(model["configured_block_size_tokens"], 16);
+    println!(
+        "from vLLM's metrics: {capacity} tokens of KV memory in blocks of 32, corrected from 16"
+    );
+}
+
+/// The load that vLLM reports, in its metrics and in its answers, while it computes something.
+async fn check_load(envoy: &EnvoyProcess, family: &str) {
+    let body = json!({"model": family, "prompt": "Count:", "max_tokens": 400, "ignore_eos": true});
+    let server = envoy.public();
+    let running = tokio::spawn(async move {
+        HttpClient::new().post_json(server, "/v1/completions", &body).await.expect("an answer")
+    });
+    let mut most = (0, 0.0);
+    while !running.is_finished() {
+        let [backend, _] = status(envoy).await;
+        let report = &backend["report"];
+        most.0 = most.0.max(report["running"].as_u64().unwrap_or(0));
+        most.1 = f64::max(most.1, report["kv_usage"].as_f64().unwrap_or(0.0));
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(running.await.expect("ends").status, 200);
+    let [backend, _] = status(envoy).await;
+    println!("from vLLM's metrics: {} running, {:.4} of KV memory used", most.0, most.1);
+    println!("from vLLM's answers (ORCA): {}", backend["load_report"]);
+    assert!(most.0 == 1 && most.1 > 0.0, "{backend}");
+    assert!(backend["load_report"]["kv_usage"].is_f64(), "{backend}");
+    assert_eq!(backend["load_report"]["waiting"], 0);
 }
 
 /// One request's numbers, ours and the engine's.
@@ -105,12 +168,16 @@ async fn check(family: &str) {
     std::fs::create_dir_all(&dir).expect("a folder for logs");
     let engine = Engine::start(family, &dir.join(format!("{family}.log"))).await;
     let envoy = front(family, &engine, &dir).await;
-    let mut before = envoy.stats().await.expect("statistics");
+    wait_for_metrics(&envoy, &engine).await;
+    check_load(&envoy, family).await;
+    let start = envoy.stats().await.expect("statistics");
+    let mut before = start.clone();
     let mut all = Vec::new();
     for ask in requests(family, SEED, REQUESTS) {
         all.push(compare(&envoy, &ask, &mut before).await);
     }
-    let read = counted(&before, "reason.prefix_hit") + counted(&before, "reason.prefix_miss");
+    let grown = |part: &str| counted(&before, part) - counted(&start, part);
+    let read = grown("reason.prefix_hit") + grown("reason.prefix_miss");
     let lengths = all.iter().filter(|it| it.ours.prompt_tokens == it.theirs.prompt_tokens).count();
     let hits = all.iter().filter(|it| it.ours.cached_tokens == it.theirs.cached_tokens).count();
     let cached: u64 = all.iter().map(|it| it.theirs.cached_tokens).sum();
@@ -128,8 +195,8 @@ async fn check(family: &str) {
     assert_eq!(lengths, REQUESTS, "{family}: prompts of another length");
     assert!(hits * 100 >= REQUESTS * 95, "{family}: {hits} of {REQUESTS} predictions right");
     // What the filter itself makes of the answers.
-    let disagreements = counted(&before, "warmpath_parity_disagreements_total");
-    let agreements = counted(&before, "warmpath_parity_agreements_total");
+    let disagreements = grown("warmpath_parity_disagreements_total");
+    let agreements = grown("warmpath_parity_agreements_total");
     assert_eq!((disagreements, agreements), (0, REQUESTS as u64), "{family}: the filter's verdict");
     assert!(cached * 4 > total, "{family}: too little is cached to prove anything");
 }
