@@ -8,6 +8,7 @@
 //! - [`layers`]: which crate may depend on what, and name what.
 //! - [`docs`]: that documents name files, make targets and crates that exist.
 //! - [`words`]: what no file may say.
+//! - [`page`]: that the status page loads nothing, and takes no string for markup.
 //! - [`wasm`]: what the built filter asks of its host.
 //!
 //! The rules run as tests, `cargo test -p warmpath-tidy`. Each has a test of its own that plants a breach
@@ -21,6 +22,7 @@ use std::path::{Path, PathBuf};
 pub mod docs;
 pub mod layers;
 pub mod lints;
+pub mod page;
 pub mod sizes;
 pub mod wasm;
 pub mod words;
