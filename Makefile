@@ -95,6 +95,10 @@ bench-memory: filter bundle native $(ENVOY) $(VECTORS) ## What the filter and it
 	done
 	@$(BIN)/warmpath-bench memory .cache/demo.wpb .cache/bundles/llama3_1.wpb .cache/bundles/gemma3.wpb
 
+.PHONY: docs
+docs: $(TOOLCHAIN) $(CRATES) ## Write the documents that are made from the code: metrics, configuration.
+	@$(CARGO) run $(LOCKED) --quiet -p warmpath-docs
+
 .PHONY: filter
 filter: $(TOOLCHAIN) $(CRATES) ## Build the filter: .cache/warmpath.wasm.
 	@$(WASM_CARGO) build $(LOCKED) -p warmpath-filter --profile wasm --target wasm32-wasip1

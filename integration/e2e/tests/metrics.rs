@@ -106,7 +106,7 @@ async fn prometheus_has_labels(bed: &Bed) {
     let agreements = of("parity_agreements_total");
     assert_eq!(agreements.len(), 1);
     assert!(agreements[0].contains("model=\"demo\"") && agreements[0].ends_with(" 45"));
-    for metric in ["decision_time_us_count", "requests_in_flight", "vm_memory_bytes"] {
+    for metric in ["decision_time_microseconds_count", "requests_in_flight", "vm_memory_bytes"] {
         assert_eq!(of(metric).len(), 1, "{metric}: {ours:#?}");
     }
 }
@@ -116,7 +116,7 @@ async fn prometheus_has_labels(bed: &Bed) {
 async fn decisions_are_timed(bed: &Bed) {
     poll::until_equal("46 timed decisions", Some("46".to_owned()), async || {
         let page = bed.front.envoy.prometheus().await.unwrap();
-        let start = "warmpath_decision_time_us_count{";
+        let start = "warmpath_decision_time_microseconds_count{";
         let line = page.lines().find(|line| line.starts_with(start))?;
         line.rsplit(' ').next().map(str::to_owned)
     })

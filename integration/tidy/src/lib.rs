@@ -72,7 +72,7 @@ pub fn repository() -> PathBuf {
     crate_dir.ancestors().nth(2).unwrap_or(crate_dir).to_path_buf()
 }
 
-/// Directories with nothing that anybody wrote.
+/// Names of what nobody wrote.
 const GENERATED: &[&str] = &[".git", ".cache", "target", ".venv", "__pycache__", "node_modules"];
 
 /// Every text file of the repository at `root`, ordered by path. Files that are not UTF-8 are left out.
@@ -84,10 +84,12 @@ pub fn read_files(root: &Path) -> std::io::Result<Vec<SourceFile>> {
             let entry = entry?;
             let path = entry.path();
             let kind = entry.file_type()?;
+            // In a linked worktree `.git` is a file.
+            if GENERATED.contains(&entry.file_name().to_string_lossy().as_ref()) {
+                continue;
+            }
             if kind.is_dir() {
-                if !GENERATED.contains(&entry.file_name().to_string_lossy().as_ref()) {
-                    directories.push(path);
-                }
+                directories.push(path);
             } else if kind.is_file()
                 && let Ok(text) = String::from_utf8(std::fs::read(&path)?)
             {
