@@ -7,6 +7,8 @@
 //! - [`scripted`]: an engine whose every byte the test decides, and when it leaves.
 //! - [`client`]: HTTP/1.1 and HTTP/2 connections that the test holds, and requests as raw bytes.
 //! - [`prompts`]: prompts as token ids.
+//! - [`promtool`]: Prometheus' own check of a page of metrics.
+//! - [`browser`]: headless Chromium, driven by its own driver.
 //! - [`poll`]: waiting for what must happen soon.
 //!
 //! A test's verdict rests on what the engines say they served. The filter's own statistics are checked
@@ -18,8 +20,10 @@
 #![deny(missing_docs)]
 
 pub mod bed;
+pub mod browser;
 pub mod client;
 pub mod fleet;
 pub mod poll;
 pub mod prompts;
+pub mod promtool;
 pub mod scripted;
