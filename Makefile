@@ -24,6 +24,7 @@ IN_ENVOY := plain_envoy $(notdir $(basename $(wildcard integration/e2e/tests/*.r
 WASM_CARGO := env -u RUSTFLAGS -u CARGO_ENCODED_RUSTFLAGS $(CARGO)
 WASM := $(TARGET_DIR)/wasm32-wasip1/wasm/warmpath_filter.wasm
 ENVOY := .cache/envoy/.installed
+PROMTOOL := .cache/promtool/.installed
 MODEL := .cache/demo-model/.installed
 VLLM := $(or $(WARMPATH_VLLM),.cache/vllm)
 TOOLCHAIN := .cache/toolchain.installed
@@ -61,9 +62,15 @@ format: $(TOOLCHAIN)
 	$(CARGO) fmt --manifest-path filter/fuzz/Cargo.toml --check
 
 .PHONY: e2e
-e2e: filter bundle $(ENVOY) ## The tests in a real Envoy.
+e2e: filter bundle $(ENVOY) $(PROMTOOL) ## The tests in a real Envoy.
 	@for file in envoy/*.yaml; do .cache/envoy/bin/envoy --mode validate --log-level warning -c $$file; done
 	$(CARGO) test $(LOCKED) $(NATIVE) $(addprefix --test ,$(IN_ENVOY))
+	@tools/skipped.sh
+
+.PHONY: e2e-page
+e2e-page: filter bundle $(ENVOY) ## The status page in headless Chromium; its picture is .cache/page.png.
+	@tools/need.sh chromium
+	$(CARGO) test $(LOCKED) $(NATIVE) --test page -- --nocapture
 
 .PHONY: fuzz-smoke
 fuzz-smoke: $(TOOLCHAIN) ## Ten seconds of each fuzz target.
@@ -99,6 +106,10 @@ bench-memory: filter bundle native $(ENVOY) $(VECTORS) ## What the filter and it
 	done
 	@$(BIN)/warmpath-bench memory .cache/demo.wpb .cache/bundles/llama3_1.wpb .cache/bundles/gemma3.wpb
 
+.PHONY: docs
+docs: $(TOOLCHAIN) $(CRATES) ## Write the documents that are made from the code: metrics, configuration.
+	@$(CARGO) run $(LOCKED) --quiet -p warmpath-docs
+
 .PHONY: filter
 filter: $(TOOLCHAIN) $(CRATES) ## Build the filter: .cache/warmpath.wasm.
 	@$(WASM_CARGO) build $(LOCKED) -p warmpath-filter --profile wasm --target wasm32-wasip1
@@ -117,7 +128,7 @@ native: $(TOOLCHAIN) $(CRATES)
 	@$(CARGO) build $(LOCKED) $(NATIVE) $(BUILD)
 
 .PHONY: fetch
-fetch: $(TOOLCHAIN) $(CRATES) $(ENVOY) $(MODEL) $(VECTORS) ## Download all that the other targets need.
+fetch: $(TOOLCHAIN) $(CRATES) $(ENVOY) $(PROMTOOL) $(MODEL) $(VECTORS) ## Download all that the other targets need.
 
 $(TOOLCHAIN): rust-toolchain.toml tools/toolchain.sh
 	@tools/need.sh rust cc
@@ -133,6 +144,11 @@ $(ENVOY): tools/envoy-requirements.txt tools/fetch-envoy.sh
 	@mkdir -p .cache
 	@tools/fetch-envoy.sh
 	@touch $@
+
+# Missing where it cannot be had; the test that needs it says so.
+$(PROMTOOL): tools/fetch-promtool.sh
+	@mkdir -p .cache
+	@tools/fetch-promtool.sh
 
 $(VLLM):
 	@tools/need.sh python

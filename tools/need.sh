@@ -27,6 +27,11 @@ for thing in "$@"; do
             lack "python3's venv module" "Debian, Ubuntu: apt-get install python3-venv."
         fi
         ;;
+    chromium)
+        for program in chromium chromedriver; do
+            command -v "$program" >/dev/null || lack "$program" "Debian: apt-get install chromium chromium-driver."
+        done
+        ;;
     *)
         echo "need.sh: no check for '$thing'" >&2
         exit 2

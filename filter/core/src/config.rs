@@ -5,6 +5,8 @@
 
 mod check;
 mod raw;
+#[cfg(feature = "schema")]
+pub mod schema;
 #[cfg(test)]
 mod tests;
 
@@ -24,6 +26,7 @@ use crate::score::Weights;
 /// How a backend is chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Policy {
     /// Least prefill work, cached blocks counted: the product.
     #[default]
@@ -249,6 +252,7 @@ pub enum Role {
 /// Whether the filter asks engines for the usage of streamed answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema, Serialize))]
 pub enum StreamedUsage {
     /// Requests go on as clients sent them; without usage nothing is known of the answer.
     #[default]
@@ -292,7 +296,7 @@ pub struct Problem {
     /// Path to the field.
     pub path: String,
     /// What is wrong with it.
-    pub what: &'static str,
+    pub what: std::borrow::Cow<'static, str>,
 }
 
 impl Config {

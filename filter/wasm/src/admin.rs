@@ -23,6 +23,11 @@ const JSON: &str = "application/json";
 /// The page that shows the status; it asks for the JSON itself.
 const PAGE: &[u8] = include_bytes!("page.html");
 
+/// What the page may do: run what is in it and ask this listener. It loads nothing, and no other page
+/// frames it.
+const PAGE_POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \
+     connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
 /// Longest body of a request for an endpoint here, in bytes: as long as a request that is explained.
 const BODY_BYTES_MAX: usize = 64 << 20;
 
@@ -103,7 +108,8 @@ impl Admin {
 
     fn serve(&mut self, body: &[u8]) -> Action {
         if self.endpoint == Endpoint::Page {
-            return self.answer(200, "text/html; charset=utf-8", &[], PAGE);
+            let headers = [("cache-control", "no-cache"), ("content-security-policy", PAGE_POLICY)];
+            return self.answer(200, "text/html; charset=utf-8", &headers, PAGE);
         }
         let Some(plugin) = self.plugin() else {
             return self.error(503, "no routing configuration of that name is loaded", &[]);

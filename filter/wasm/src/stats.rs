@@ -6,7 +6,9 @@
 use std::cell::{Cell, RefCell};
 
 use warmpath_core::dispatch::{Verdict, Written};
-use warmpath_core::metrics::{self, BackendMetric, Failure, Kind, Metric, ModelMetric, Reason};
+use warmpath_core::metrics::{
+    BackendMetric, Definition, Failure, Kind, Metric, ModelMetric, Reason,
+};
 use warmpath_core::status::ModelTokens;
 
 use crate::host;
@@ -60,11 +62,10 @@ impl Stats {
     pub fn define() -> Self {
         Self {
             metrics: Metric::ALL.map(|metric| {
-                let (name, kind) = metric.definition();
+                let Definition { name, kind, .. } = metric.definition();
                 Stat::define(kind, name)
             }),
-            decisions: Reason::ALL
-                .map(|reason| Stat::define(Kind::Counter, &metrics::decisions_name(reason))),
+            decisions: Reason::ALL.map(|reason| Stat::define(Kind::Counter, &reason.name())),
             failures: Failure::ALL.map(|failure| Stat::define(Kind::Counter, &failure.name())),
             decision_times_us: RefCell::default(),
         }
@@ -130,7 +131,7 @@ impl Stats {
         let counters = self.metrics.iter().chain(&self.decisions).chain(&self.failures);
         counters.for_each(Stat::flush);
         for time_us in self.decision_times_us.take() {
-            self.record(Metric::DecisionTimeUs, time_us);
+            self.record(Metric::DecisionTime, time_us);
         }
     }
 
@@ -151,7 +152,7 @@ impl ModelStats {
     pub fn define(model: &str) -> Self {
         Self {
             metrics: ModelMetric::ALL
-                .map(|metric| Stat::define(metric.definition().1, &metric.name(model))),
+                .map(|metric| Stat::define(metric.definition().kind, &metric.name(model))),
         }
     }
 
@@ -217,7 +218,8 @@ pub struct BackendStats {
 impl BackendStats {
     /// Defines the metrics of `backend`.
     pub fn define(backend: &str) -> Self {
-        let define = |metric: BackendMetric| Stat::define(Kind::Gauge, &metric.name(backend));
+        let define =
+            |metric: BackendMetric| Stat::define(metric.definition().kind, &metric.name(backend));
         Self { metrics: BackendMetric::ALL.map(define) }
     }
 

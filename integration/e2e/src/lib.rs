@@ -9,6 +9,8 @@
 //! - [`steady`]: steady traffic, and what its clients saw.
 //! - [`scene`]: engines as processes, steady traffic, and something that happens.
 //! - [`prompts`]: prompts as token ids.
+//! - [`promtool`]: Prometheus' own check of a page of metrics.
+//! - [`browser`]: headless Chromium, driven by its own driver.
 //! - [`poll`]: waiting for what must happen soon.
 //!
 //! A test's verdict rests on what the engines say they served. The filter's own statistics are checked
@@ -20,10 +22,12 @@
 #![deny(missing_docs)]
 
 pub mod bed;
+pub mod browser;
 pub mod client;
 pub mod fleet;
 pub mod poll;
 pub mod prompts;
+pub mod promtool;
 pub mod scene;
 pub mod scripted;
 pub mod steady;

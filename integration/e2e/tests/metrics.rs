@@ -1,11 +1,13 @@
 //! The filter's statistics agree with what the engines say and with each other.
 
+use std::collections::BTreeSet;
+
 use serde_json::json;
 use warmpath_e2e::bed::{Bed, FrontOptions, post};
 use warmpath_e2e::client::{Connection, Version, whole};
-use warmpath_e2e::poll;
 use warmpath_e2e::prompts::{completion, prompt};
-use warmpath_harness::Variant;
+use warmpath_e2e::{poll, promtool};
+use warmpath_harness::{Variant, paths};
 
 async fn statistics(variant: Variant) {
     let bed = Bed::start(&FrontOptions::new(variant), 3).await;
@@ -14,6 +16,8 @@ async fn statistics(variant: Variant) {
     decisions_sum_to_requests(&bed, &mut connection).await;
     prometheus_has_labels(&bed).await;
     decisions_are_timed(&bed).await;
+    the_documents_list_what_prometheus_sees(&bed).await;
+    prometheus_own_tool_finds_little(&bed).await;
     a_wrong_prediction_shows(&bed, &mut connection).await;
     bed.front.assert_no_crash().await;
 }
@@ -106,7 +110,7 @@ async fn prometheus_has_labels(bed: &Bed) {
     let agreements = of("parity_agreements_total");
     assert_eq!(agreements.len(), 1);
     assert!(agreements[0].contains("model=\"demo\"") && agreements[0].ends_with(" 45"));
-    for metric in ["decision_time_us_count", "requests_in_flight", "vm_memory_bytes"] {
+    for metric in ["decision_time_microseconds_count", "requests_in_flight", "vm_memory_bytes"] {
         assert_eq!(of(metric).len(), 1, "{metric}: {ours:#?}");
     }
 }
@@ -116,11 +120,55 @@ async fn prometheus_has_labels(bed: &Bed) {
 async fn decisions_are_timed(bed: &Bed) {
     poll::until_equal("46 timed decisions", Some("46".to_owned()), async || {
         let page = bed.front.envoy.prometheus().await.unwrap();
-        let start = "warmpath_decision_time_us_count{";
+        let start = "warmpath_decision_time_microseconds_count{";
         let line = page.lines().find(|line| line.starts_with(start))?;
         line.rsplit(' ').next().map(str::to_owned)
     })
     .await;
+}
+
+/// Each metric of `docs/metrics.md` is there with its type, and no other.
+async fn the_documents_list_what_prometheus_sees(bed: &Bed) {
+    let page = bed.front.envoy.prometheus().await.unwrap();
+    let seen: BTreeSet<(&str, &str)> = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("# TYPE warmpath_")?.split_once(' '))
+        .collect();
+    let document = paths::repository().join("docs/metrics.md");
+    let document = std::fs::read_to_string(document).unwrap();
+    let listed: BTreeSet<(&str, &str)> = document.lines().filter_map(listed).collect();
+    assert_eq!(seen, listed);
+}
+
+/// A metric's name and type in a table's row, or in the line that introduces a table of its labels.
+fn listed(line: &str) -> Option<(&str, &str)> {
+    let line = line.trim_start_matches("| ").strip_prefix("`warmpath_")?;
+    let (name, rest) = line.split_once('`')?;
+    let name = name.split('{').next()?;
+    let kinds = ["counter", "gauge", "histogram"];
+    Some((name, *kinds.iter().min_by_key(|kind| rest.find(**kind).unwrap_or(usize::MAX))?))
+}
+
+/// What `promtool check metrics` may say: Envoy prints no help texts, and its histograms hold integers,
+/// which a decision's seconds are not.
+const ALLOWED: &[&str] = &[
+    "no help text",
+    "warmpath_decision_time_microseconds use base unit \"seconds\" instead of \"microseconds\"",
+];
+
+async fn prometheus_own_tool_finds_little(bed: &Bed) {
+    let page = bed.front.envoy.prometheus().await.unwrap();
+    let is_ours =
+        |line: &&str| line.starts_with("warmpath_") || line.starts_with("# TYPE warmpath_");
+    let ours: String = page.lines().filter(is_ours).map(|line| format!("{line}\n")).collect();
+    assert!(ours.lines().count() > 50, "{ours}");
+    let Some(findings) = promtool::check(&ours) else {
+        return eprintln!("skipped: promtool on the metrics (make fetch)");
+    };
+    let is_allowed = |finding: &String| ALLOWED.iter().any(|allowed| finding.ends_with(allowed));
+    let (allowed, found): (Vec<String>, Vec<String>) = findings.into_iter().partition(is_allowed);
+    assert!(found.is_empty(), "{found:#?}");
+    assert!(!allowed.is_empty(), "promtool looked at nothing");
 }
 
 /// An engine keeps apart what the filter takes for one: without the model's name it counts in another

@@ -26,6 +26,8 @@ const ALLOWED: &[(&str, &str, &[&str])] = &[
         &[
             "ahash",
             "fastrand",
+            // Optional: the configuration's schema, for the documents. Not in the filter.
+            "schemars",
             "serde",
             "serde_json",
             "serde_path_to_error",
@@ -38,8 +40,18 @@ const ALLOWED: &[(&str, &str, &[&str])] = &[
 ];
 
 /// What must not be reachable from those libraries at all.
-const FORBIDDEN: &[&str] =
-    &["proxy-wasm", "tokio", "hyper", "reqwest", "axum", "zmq", "zeromq", "rayon", "wasm-bindgen"];
+const FORBIDDEN: &[&str] = &[
+    "proxy-wasm",
+    "tokio",
+    "hyper",
+    "reqwest",
+    "axum",
+    "zmq",
+    "zeromq",
+    "rayon",
+    "wasm-bindgen",
+    "schemars",
+];
 
 /// Calls to clocks, environment and global randomness, which the core takes as arguments instead.
 const IMPURE: &[&str] =

@@ -8,6 +8,7 @@
 //! - [`layers`]: which crate may depend on what, and name what.
 //! - [`docs`]: that documents name files, make targets and crates that exist.
 //! - [`words`]: what no file may say.
+//! - [`page`]: that the status page loads nothing, and takes no string for markup.
 //! - [`wasm`]: what the built filter asks of its host.
 //!
 //! The rules run as tests, `cargo test -p warmpath-tidy`. Each has a test of its own that plants a breach
@@ -21,6 +22,7 @@ use std::path::{Path, PathBuf};
 pub mod docs;
 pub mod layers;
 pub mod lints;
+pub mod page;
 pub mod sizes;
 pub mod wasm;
 pub mod words;
@@ -70,7 +72,7 @@ pub fn repository() -> PathBuf {
     crate_dir.ancestors().nth(2).unwrap_or(crate_dir).to_path_buf()
 }
 
-/// Directories with nothing that anybody wrote.
+/// Names of what nobody wrote.
 const GENERATED: &[&str] = &[".git", ".cache", "target", ".venv", "__pycache__", "node_modules"];
 
 /// Every text file of the repository at `root`, ordered by path. Files that are not UTF-8 are left out.
@@ -82,10 +84,12 @@ pub fn read_files(root: &Path) -> std::io::Result<Vec<SourceFile>> {
             let entry = entry?;
             let path = entry.path();
             let kind = entry.file_type()?;
+            // In a linked worktree `.git` is a file.
+            if GENERATED.contains(&entry.file_name().to_string_lossy().as_ref()) {
+                continue;
+            }
             if kind.is_dir() {
-                if !GENERATED.contains(&entry.file_name().to_string_lossy().as_ref()) {
-                    directories.push(path);
-                }
+                directories.push(path);
             } else if kind.is_file()
                 && let Ok(text) = String::from_utf8(std::fs::read(&path)?)
             {

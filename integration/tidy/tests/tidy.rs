@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 
 use warmpath_tidy::{
-    Finding, SourceFile, docs, layers, lints, read_files, repository, sizes, wasm, words,
+    Finding, SourceFile, docs, layers, lints, page, read_files, repository, sizes, wasm, words,
 };
 
 fn files() -> Vec<SourceFile> {
@@ -57,6 +57,11 @@ fn documents_name_what_exists() {
 #[test]
 fn nothing_forbidden_is_said() {
     none(&words::check(&files()));
+}
+
+#[test]
+fn the_status_page_needs_nothing_and_writes_text_only() {
+    none(&page::check(&files()));
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! Raw -> checked, with every problem noted.
 
+use std::borrow::Cow;
 use std::num::NonZeroU32;
+use std::ops::RangeInclusive;
 
 use ahash::AHashSet;
 use warmpath_template::ContentFormat;
@@ -24,22 +26,28 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// vLLM's default on GPUs.
-const BLOCK_SIZE_TOKENS_DEFAULT: u32 = 16;
+pub(super) const BLOCK_SIZE_TOKENS_DEFAULT: u32 = 16;
 
 /// Hybrid models page their caches in blocks of up to a few thousand tokens.
 pub(super) const BLOCK_SIZE_TOKENS_MAX: u32 = 8_192;
 
 /// Name of a configuration that gives none.
-const NAME_DEFAULT: &str = "warmpath";
+pub(super) const NAME_DEFAULT: &str = "warmpath";
+
+/// Where Prometheus looks unless told otherwise, and every engine answers.
+pub(super) const SCRAPE_PATH_DEFAULT: &str = "/metrics";
+
+/// Host name of the filter's own requests.
+pub(super) const AUTHORITY_DEFAULT: &str = "warmpath";
 
 /// Each second: a report that is older than the average request says little.
-const SCRAPE_INTERVAL_MS_DEFAULT: u32 = 1_000;
+pub(super) const SCRAPE_INTERVAL_MS_DEFAULT: u32 = 1_000;
 
 /// An engine whose event loop is this late is busy, and its report too old to help.
-const SCRAPE_TIMEOUT_MS_DEFAULT: u32 = 900;
+pub(super) const SCRAPE_TIMEOUT_MS_DEFAULT: u32 = 900;
 
 /// A day: longer drains are no drains.
-const DRAIN_S_MAX: u32 = 86_400;
+pub(super) const DRAIN_S_MAX: u32 = 86_400;
 
 #[derive(Default)]
 pub(super) struct Check {
@@ -55,17 +63,9 @@ impl Check {
             "at least one is needed, unless `observe` or `push` is on",
         );
         let body_bytes_max = raw.body_bytes_max.unwrap_or(BODY_BYTES_MAX_DEFAULT);
-        self.require(
-            (1..=BODY_BYTES_MAX_CEILING).contains(&body_bytes_max),
-            "body_bytes_max",
-            "must be from 1 to 67108864",
-        );
+        self.within("body_bytes_max", body_bytes_max, 1..=BODY_BYTES_MAX_CEILING);
         let buckets = raw.index_buckets.unwrap_or(INDEX_BUCKETS_DEFAULT);
-        self.require(
-            (1..=INDEX_BUCKETS_CEILING).contains(&buckets),
-            "index_buckets",
-            "must be from 1 to 262144",
-        );
+        self.within("index_buckets", buckets, 1..=INDEX_BUCKETS_CEILING);
         self.require(raw.kv_capacity_tokens != Some(0), "kv_capacity_tokens", "must not be 0");
         let kv_capacity_tokens = raw.kv_capacity_tokens.and_then(NonZeroU32::new);
         let models = self.models(raw.models);
@@ -231,11 +231,7 @@ impl Check {
                 self.require(is_new, path("aliases"), "the name is taken by another model");
             }
             let block_size = model.block_size_tokens.unwrap_or(BLOCK_SIZE_TOKENS_DEFAULT);
-            self.require(
-                (1..=BLOCK_SIZE_TOKENS_MAX).contains(&block_size),
-                path("block_size_tokens"),
-                "must be from 1 to 8192",
-            );
+            self.within(path("block_size_tokens"), block_size, 1..=BLOCK_SIZE_TOKENS_MAX);
             self.name(&path("bundle.cluster"), &model.bundle.cluster);
             self.name(&path("bundle.path"), &model.bundle.path);
             self.require(
@@ -259,7 +255,10 @@ impl Check {
                 block_size_tokens: NonZeroU32::new(block_size).unwrap_or(NonZeroU32::MIN),
                 streamed_usage: model.streamed_usage,
                 bundle: BundleSource {
-                    authority: model.bundle.authority.unwrap_or_else(|| "warmpath".to_owned()),
+                    authority: model
+                        .bundle
+                        .authority
+                        .unwrap_or_else(|| AUTHORITY_DEFAULT.to_owned()),
                     cluster: model.bundle.cluster,
                     path: model.bundle.path,
                 },
@@ -269,7 +268,7 @@ impl Check {
     }
 
     fn scrape(&mut self, raw: RawScrape) -> Option<Scrape> {
-        let path = raw.path.unwrap_or_else(|| "/metrics".to_owned());
+        let path = raw.path.unwrap_or_else(|| SCRAPE_PATH_DEFAULT.to_owned());
         self.name("scrape.path", &path);
         self.require(path.starts_with('/'), "scrape.path", "must start with `/`");
         let interval_ms = raw.interval_ms.unwrap_or(SCRAPE_INTERVAL_MS_DEFAULT);
@@ -277,8 +276,7 @@ impl Check {
         for (path, time_ms) in
             [("scrape.interval_ms", interval_ms), ("scrape.timeout_ms", timeout_ms)]
         {
-            let is_sane = (SCRAPE_MS_MIN..=SCRAPE_MS_MAX).contains(&time_ms);
-            self.require(is_sane, path, "must be from 100 to 60000");
+            self.within(path, time_ms, SCRAPE_MS_MIN..=SCRAPE_MS_MAX);
         }
         raw.enabled.then_some(Scrape { path, interval_ms, timeout_ms })
     }
@@ -313,7 +311,8 @@ impl Check {
 
     fn name(&mut self, path: &str, name: &str) {
         self.require(!name.is_empty(), path, "must not be empty");
-        self.require(name.len() <= NAME_BYTES_MAX, path, "is longer than 256 bytes");
+        let too_long = format!("is longer than {NAME_BYTES_MAX} bytes");
+        self.require(name.len() <= NAME_BYTES_MAX, path, too_long);
         let printable = name.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ');
         self.require(printable || !name.is_ascii(), path, "has a control character");
     }
@@ -322,9 +321,19 @@ impl Check {
         self.require(count <= max, path, "has too many items");
     }
 
-    fn require(&mut self, holds: bool, path: impl Into<String>, what: &'static str) {
+    fn within(&mut self, path: impl Into<String>, value: u32, bounds: RangeInclusive<u32>) {
+        let what = format!("must be from {} to {}", bounds.start(), bounds.end());
+        self.require(bounds.contains(&value), path, what);
+    }
+
+    fn require(
+        &mut self,
+        holds: bool,
+        path: impl Into<String>,
+        what: impl Into<Cow<'static, str>>,
+    ) {
         if !holds {
-            self.problems.push(Problem { path: path.into(), what });
+            self.problems.push(Problem { path: path.into(), what: what.into() });
         }
     }
 }
