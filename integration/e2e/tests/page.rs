@@ -6,8 +6,9 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use warmpath_e2e::bed::{Front, FrontOptions};
+use warmpath_e2e::bed::{Front, FrontOptions, post};
 use warmpath_e2e::browser::{self, Browser, Picture};
+use warmpath_e2e::client::Version;
 use warmpath_e2e::poll;
 use warmpath_harness::fleet::{Fleet, FleetOptions};
 use warmpath_harness::load::{self, LoadOptions};
@@ -38,7 +39,7 @@ async fn the_page_shows_a_fleet_under_load() {
     rows_are_live(&browser).await;
     tokio::time::sleep(WARM_UP).await;
     figures_are_there(&browser).await;
-    a_request_is_explained(&browser).await;
+    a_request_is_explained(&browser, &front).await;
     pictures_are_not_blank(&browser).await;
     assert_eq!(severe(&browser).await, [""; 0]);
 
@@ -142,44 +143,55 @@ async fn figures_are_there(browser: &Browser) {
     assert_eq!(text(browser, "#banner").await, "");
 }
 
-async fn a_request_is_explained(browser: &Browser) {
-    let ask = "document.getElementById('body').value = arguments[0];
-        document.getElementById('ask').click()";
-    let chat = json!({"model": "demo", "messages": [{"role": "user", "content": "Say it again."}]});
-    browser.run(ask, &[json!(chat.to_string())]).await;
-    let rows = poll::until("an explanation", async || {
-        let rows = cells(browser, "#explained").await;
-        if rows.len() == ENGINES { Ok(rows) } else { Err(text(browser, "#explained").await) }
-    })
-    .await;
+/// The next turn of a chat that was sent a moment ago, and a path that is no API's.
+async fn a_request_is_explained(browser: &Browser, front: &Front) {
+    let question = "Where is the prefix of this prompt? ".repeat(150);
+    let mut chat = json!({"model": "demo", "messages": [{"role": "user", "content": question}]});
+    chat["max_tokens"] = json!(4);
+    let mut connection = front.connect(Version::Http1).await;
+    let (_, answer) = post(&mut connection, "/v1/chat/completions", &chat, &[]).await;
+    assert_eq!(answer.status, 200);
+    let turn = json!({"role": "user", "content": "Say it again."});
+    chat["messages"].as_array_mut().unwrap().push(turn);
+    let chat = serde_json::to_string_pretty(&chat).unwrap();
+
+    let (_, said) = explained(browser, "/v1/x", &chat, "other_path").await;
+    assert!(said.contains("is not read"), "{said}");
+    let (rows, said) = explained(browser, "/v1/chat/completions", &chat, "chat_completions").await;
+    for fact in ["Known to the tree", "costs", " tokens", "token ids"] {
+        assert!(said.contains(fact), "{said}");
+    }
+    assert!(["prefix_hit", "load_over_prefix"].iter().any(|it| said.contains(it)), "{said}");
     let picked: Vec<&Vec<String>> = rows.iter().filter(|row| row[0].contains("picked")).collect();
     assert!(picked.len() == 1 && picked[0][1].starts_with('1'), "{rows:?}");
-    let explained = text(browser, "#explained").await;
-    for fact in ["chat_completions", "prefix_miss", "costs least", "tokens"] {
-        assert!(explained.contains(fact), "{explained}");
-    }
-    // The cost is the sum of its terms.
-    let number = |cell: &str| cell.lines().next().unwrap().replace(',', "").parse::<f64>().unwrap();
+    assert!(rows.iter().any(|row| number(&row[3]) > 50.0), "who was sent the first turn: {rows:?}");
     let terms: f64 = picked[0][7..11].iter().map(|cell| number(cell)).sum();
-    assert!((terms - number(&picked[0][11])).abs() <= 3.0, "{picked:?}");
+    assert!((terms - number(&picked[0][11])).abs() <= 3.0, "the sum of rounded terms: {picked:?}");
+}
 
-    let status = "document.getElementById('path').value = '/v1/x'; \
-                  document.getElementById('ask').click()";
-    browser.run(status, &[]).await;
-    poll::until("the other explanation", async || {
+/// Fills the explain box in and waits for an explanation with `fact`; its rows, and all of its text.
+async fn explained(
+    browser: &Browser,
+    path: &str,
+    body: &str,
+    fact: &str,
+) -> (Vec<Vec<String>>, String) {
+    let ask = "document.getElementById('path').value = arguments[0];
+        document.getElementById('body').value = arguments[1];
+        document.getElementById('ask').click()";
+    browser.run(ask, &[json!(path), json!(body)]).await;
+    poll::until("an explanation", async || {
+        let rows = cells(browser, "#explained").await;
         let explained = text(browser, "#explained").await;
-        if explained.contains("other_path") { Ok(()) } else { Err(explained) }
+        let is_it = rows.len() == ENGINES && explained.contains(fact);
+        if is_it { Ok((rows, explained)) } else { Err(explained) }
     })
-    .await;
-    // The pictures show one that says more.
-    let again = "document.getElementById('path').value = '/v1/chat/completions'; \
-                 document.getElementById('ask').click()";
-    browser.run(again, &[]).await;
-    poll::until("the first explanation", async || {
-        let explained = text(browser, "#explained").await;
-        if explained.contains("prefix_miss") { Ok(()) } else { Err(explained) }
-    })
-    .await;
+    .await
+}
+
+/// The number in a cell's first line.
+fn number(cell: &str) -> f64 {
+    cell.lines().next().unwrap().replace(',', "").parse().unwrap()
 }
 
 async fn pictures_are_not_blank(browser: &Browser) {

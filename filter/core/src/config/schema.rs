@@ -1,6 +1,6 @@
 //! JSON Schema of the configuration: what an editor and a pipeline can check before Envoy does.
 //!
-//! Made from [`super::raw`] and the constants of the checks, so it accepts no more fields, and no other
+//! Made from the raw types and the constants of the checks, so it accepts no more fields, and no other
 //! bounds, than the filter. What needs more than one value to be seen (equal names, models that are not
 //! configured, the form of an address) only the filter checks.
 
