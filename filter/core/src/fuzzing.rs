@@ -3,11 +3,14 @@
 use crate::answer::{Framing, UsageScanner};
 use crate::ask;
 use crate::config::Config;
-use crate::ids::BlockHash;
+use crate::endpoints;
+use crate::ids::{BlockHash, NowMs};
 use crate::index::Bucket;
+use crate::live::Live;
 use crate::request::{self, Api};
 use crate::signals::exposition::Samples;
 use crate::signals::{parse_metrics, parse_orca};
+use crate::store::MemoryStore;
 use crate::withhold::Withholder;
 
 /// A request parses alike with and without white space around it.
@@ -77,13 +80,22 @@ pub fn bucket(data: &[u8]) {
     assert_eq!(crate::index::find(&bytes, key).as_ref(), first);
 }
 
-/// A configuration that is accepted keeps every bound it promises.
+/// A configuration that is accepted keeps every bound it promises, and so does a push of backends: what
+/// it brings is there afterwards.
 ///
 /// # Panics
 /// When the property does not hold.
 pub fn config(data: &[u8]) {
+    let pushing = Config::parse(br#"{"push":true}"#).expect("a configuration");
+    if let Ok(pushed) = pushing.parse_push(data, NowMs(1)) {
+        let store = MemoryStore::default();
+        endpoints::push(&store, &pushing, &pushed).expect("a store that does not fail");
+        let live = Live::configured(&pushing).refresh(&store, &pushing).expect("the same");
+        assert_eq!(live.config.backends.len(), pushed.len());
+    }
     if let Ok(config) = Config::parse(data) {
-        assert!(!config.backends.is_empty());
+        assert!(!config.backends.is_empty() || config.observe || config.push);
+        assert!(!config.observe || config.endpoint_cluster.is_some());
         for backend in &config.backends {
             assert!(backend.cluster.is_some() || backend.address.is_some());
         }

@@ -323,6 +323,8 @@ impl Stream {
         let is_engine = known.is_some() || cluster() == config.endpoint_cluster;
         let is_read = route::readable_api(config, &self.path).is_ok();
         let address = address.filter(|_| is_engine && is_read && head.is_good())?;
+        // A socket file cannot be named to Envoy.
+        address.parse::<std::net::SocketAddr>().ok()?;
         self.plugin.note_served(&address, now);
         Some(
             known

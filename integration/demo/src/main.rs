@@ -74,7 +74,7 @@ fn start(arguments: &Arguments) -> anyhow::Result<()> {
         print!("\n{}", report::render(&arms));
         if arguments.keep {
             let envoy = unless_interrupted(keep(&fleet, arguments.port)).await?;
-            println!("\n{}", report::try_it(envoy.public(), envoy.admin()));
+            println!("\n{}", report::try_it(envoy.public(), envoy.internal(), envoy.admin()));
             interrupted().await?;
         }
         Ok(())

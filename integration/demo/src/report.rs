@@ -68,12 +68,16 @@ fn meaning(arms: &[Arm]) -> Option<String> {
 }
 
 /// What to type while the fleet is up.
-pub fn try_it(public: SocketAddr, admin: SocketAddr) -> String {
+pub fn try_it(public: SocketAddr, internal: SocketAddr, admin: SocketAddr) -> String {
     format!(
         "Envoy and the engines stay up until Ctrl-C. Send this twice; the second time, cached_tokens says what \
          the engine still had:\n\n  \
          curl -s http://{public}/v1/chat/completions -H 'content-type: application/json' \
          -d @examples/demo-model/request.json\n\n\
+         Where such a request would go, and why:\n\n  \
+         curl -s http://{internal}/_warmpath/explain/v1/chat/completions \
+         -d @examples/demo-model/request.json\n\n\
+         Backends, caches and decisions, live, for a browser:\n\n  http://{internal}/_warmpath/\n\n\
          What the filter counted:\n\n  \
          curl -s 'http://{admin}/stats?filter=wasmcustom'"
     )

@@ -167,8 +167,7 @@ impl Death {
 
     /// From its return to the first answer of the engine to a request that was sent after it.
     pub fn traffic_back_after(&self) -> Option<Duration> {
-        let back = self.after_return().map(|shot| shot.sent - self.back).min();
-        back
+        self.after_return().map(|shot| shot.sent - self.back).min()
     }
 
     /// Requests after its return for which cached tokens were predicted there and none were.
