@@ -142,7 +142,7 @@ impl Reported {
     fn record(
         &mut self,
         backend: BackendId,
-        report: EngineReport,
+        mut report: EngineReport,
         own: BackendLoad,
         own_blocks: u64,
         now: NowMs,
@@ -155,6 +155,9 @@ impl Reported {
             return Effects::default();
         };
         let restarted = is_restart(&state.report, &report);
+        // What does not change while it runs stays known when a report leaves it out.
+        report.block_size_tokens = report.block_size_tokens.or(state.report.block_size_tokens);
+        report.kv_blocks = report.kv_blocks.or(state.report.kv_blocks);
         let others_blocks =
             if restarted { 0 } else { state.allocations_of_others(&report, own_blocks) };
         let last = if restarted { (0, 0) } else { state.others[0] };
@@ -506,6 +509,16 @@ mod tests {
         assert_eq!(table.kv_capacity_tokens(B), NonZeroU32::new(10_240));
         assert_eq!(table.kv_capacity_tokens(BackendId(9)), None);
         assert_eq!(Reported::decode(&table.encode()[..60]).states.len(), 0);
+    }
+
+    #[test]
+    fn a_report_without_its_constants_changes_none() {
+        let store = MemoryStore::default();
+        take(&store, &report(0, 0, 0), own(0, 0), 1_000);
+        let cut = EngineReport { block_size_tokens: None, kv_blocks: None, ..report(0, 0, 0) };
+        take(&store, &cut, own(0, 0), 2_000);
+        let table = Reported::load(&store, "n").unwrap();
+        assert_eq!(table.kv_capacity_tokens(B), NonZeroU32::new(10_240));
     }
 
     #[test]

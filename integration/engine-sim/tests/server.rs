@@ -334,7 +334,7 @@ async fn the_record_tells_what_was_served() {
     // 11 ms a step, 0.05 ms for the sequence, 118 tokens at 10 a millisecond: model time, however
     // fast the clock and the machine.
     let ttft_ms = |record: &Value| record["ttft_ms"].as_f64().unwrap();
-    assert!(ttft_ms(first) >= 22.85, "{first}");
+    assert!(ttft_ms(first) >= 22.85 - 1e-6, "{first}");
     assert!(first["e2e_ms"].as_f64().unwrap() >= ttft_ms(first) + 3.0 * 11.05 - 1e-6);
     assert_eq!(first["body_head"].as_str().unwrap().as_bytes(), &body[..80]);
     let headers = first["headers"].as_array().unwrap();
