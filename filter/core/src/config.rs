@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use warmpath_template::ContentFormat;
 
+pub(crate) use self::check::BLOCK_SIZE_TOKENS_MAX;
 use self::check::Check;
 use crate::ids::{BackendId, BackendIndex, NowMs};
 use crate::request::Api;

@@ -12,7 +12,7 @@ use crate::health;
 use crate::ids::NowMs;
 use crate::index::{Change, Holder, Index, Path, Touch};
 use crate::load::{Ledger, Ticket, Work};
-use crate::residency::{self, Activity, Clock, Evidence};
+use crate::residency::{self, Activity, Clock, Evidence, Mark};
 use crate::route::{Decision, PlacedPrompt};
 use crate::score::Match;
 use crate::store::SharedStore;
@@ -39,6 +39,8 @@ pub struct Dispatched {
     ticket: Option<Ticket>,
     prompt: Option<PlacedPrompt>,
     changes: Vec<Change>,
+    /// What the credited backend's clock was told, and where it stood before and after.
+    told: Option<(Activity, Mark, Mark)>,
     /// Runs of the prompt's leading blocks that were sent to the pick before: how many, and their
     /// reuse distance in blocks.
     distances: Vec<(u32, u32)>,
@@ -90,6 +92,8 @@ pub enum Outcome {
     /// The client left. Says nothing about the backend; before the first byte its prefill was
     /// given up.
     ClientLeft,
+    /// Envoy itself answered, for reasons of its own: the backend never saw the request.
+    NotSent,
     /// No connection, a reset, a timeout or an overload answer: the backend failed.
     BackendFailed,
 }
@@ -136,6 +140,7 @@ impl<S: SharedStore> Writer<'_, S> {
             ticket: None,
             prompt: None,
             changes: Vec::new(),
+            told: None,
             distances: Vec::new(),
             first_byte_seen: false,
         };
@@ -146,10 +151,10 @@ impl<S: SharedStore> Writer<'_, S> {
                 written.lost_updates += 1;
             }
             if let Some(prompt) = &prompt {
-                let (changes, distances) =
-                    self.enter(backend, prompt, &prompt.matched, &mut written);
-                dispatched.changes = changes;
-                dispatched.distances = distances;
+                let entered = self.enter(backend, prompt, &prompt.matched, &mut written);
+                dispatched.changes = entered.changes;
+                dispatched.told = Some(entered.told);
+                dispatched.distances = entered.distances;
             }
             let work = prompt.as_ref().map_or_else(Work::default, work);
             let (ticket, result) = self.ledger.dispatch(self.store, self.now, backend.id, work);
@@ -185,10 +190,24 @@ impl<S: SharedStore> Writer<'_, S> {
         dispatched.credited = Some(Arc::clone(served));
         if let Some(prompt) = &dispatched.prompt {
             // The pick's match says nothing about this backend's clock.
-            dispatched.changes = self.enter(served, prompt, &Match::default(), &mut written).0;
+            let entered = self.enter(served, prompt, &Match::default(), &mut written);
+            dispatched.changes = entered.changes;
+            dispatched.told = Some(entered.told);
             dispatched.distances.clear();
         }
         self.move_load(dispatched, served, &mut written);
+        written
+    }
+
+    /// Something answered that is no backend: nothing is learnt from it.
+    pub fn served_by_stranger(&mut self, dispatched: &mut Dispatched) -> Written {
+        let mut written = Written::default();
+        self.take_back(dispatched, &mut written);
+        if let Some(ticket) = dispatched.ticket.take() {
+            let result = self.ledger.release(self.store, self.now, ticket);
+            written.lost_updates += u64::from(result.is_err());
+        }
+        dispatched.credited = None;
         written
     }
 
@@ -204,9 +223,13 @@ impl<S: SharedStore> Writer<'_, S> {
         dispatched.ticket = Some(ticket);
     }
 
-    /// The first byte of the answer's body passed: the prefill is done.
-    pub fn first_byte(&mut self, dispatched: &mut Dispatched) -> Written {
+    /// The first byte of the answer's body passed: the prefill is done, if the answer is a good one.
+    pub fn first_byte(&mut self, dispatched: &mut Dispatched, is_good: bool) -> Written {
         let mut written = Written::default();
+        if let Some(backend) = dispatched.credited.as_ref().filter(|_| is_good) {
+            let result = health::answers(self.store, self.now, backend.id);
+            written.lost_updates += u64::from(result.is_err());
+        }
         dispatched.first_byte_seen = true;
         if let Some(ticket) = &mut dispatched.ticket {
             let result = self.ledger.first_byte(self.store, self.now, ticket);
@@ -249,10 +272,12 @@ impl<S: SharedStore> Writer<'_, S> {
                 written.lost_updates += u64::from(result.is_err());
                 return (written, None);
             }
-            Outcome::ClientLeft => {
-                if !dispatched.first_byte_seen {
+            Outcome::ClientLeft | Outcome::NotSent => {
+                if outcome == Outcome::NotSent || !dispatched.first_byte_seen {
                     self.take_back(&mut dispatched, &mut written);
                 }
+                let result = health::give_back_trial(self.store, self.now, backend.id);
+                written.lost_updates += u64::from(result.is_err());
                 return (written, None);
             }
         }
@@ -308,18 +333,23 @@ impl<S: SharedStore> Writer<'_, S> {
         if let Some(backend) = &dispatched.credited {
             let index = Index::new(self.config.index_buckets);
             written.lost_updates += index.take_back(self.store, backend.id, &changes) as u64;
+            if let Some((activity, before, after)) = dispatched.told.take() {
+                let result = residency::change(self.store, backend.id, 0, |clock| {
+                    clock.take_back(&activity, before, after);
+                });
+                written.lost_updates += u64::from(result.is_err());
+            }
         }
     }
 
-    /// Moves the backend's clock and enters the prompt's blocks with the new date. Returns what
-    /// changed, and the distances of the matched blocks until now.
+    /// Moves the backend's clock and enters the prompt's blocks with the new date.
     fn enter(
         &self,
         backend: &Backend,
         prompt: &PlacedPrompt,
         matched: &Match,
         written: &mut Written,
-    ) -> (Vec<Change>, Vec<(u32, u32)>) {
+    ) -> Entered {
         let total_blocks = prompt.hashes.len() as u32;
         let resident = matched.resident_blocks.round() as u32;
         let activity = Activity {
@@ -328,9 +358,11 @@ impl<S: SharedStore> Writer<'_, S> {
             touched_blocks: total_blocks,
         };
         let mut distances = Vec::new();
+        let mut before = Mark::default();
         let clock = self.change_clock(backend, prompt.block_size_tokens, written, |clock| {
             let distance = |&(epoch, blocks)| Some((blocks, clock.distance_blocks(epoch)?));
             distances = matched.epochs.iter().map_while(distance).collect();
+            before = clock.mark();
             clock.record(&activity);
         });
         let touch = Touch { backend: backend.id, epoch: clock.epoch, generation: clock.generation };
@@ -348,7 +380,8 @@ impl<S: SharedStore> Writer<'_, S> {
         written.added_blocks += entered.added_blocks as u64;
         written.evicted_blocks += entered.evicted_blocks as u64;
         written.lost_updates += entered.lost_updates as u64;
-        (entered.changes, distances)
+        let told = (activity, before, clock.mark());
+        Entered { changes: entered.changes, told, distances }
     }
 
     /// The output filled blocks too, and the engine says what it had of the prompt.
@@ -387,6 +420,14 @@ impl<S: SharedStore> Writer<'_, S> {
             Clock::new(capacity)
         })
     }
+}
+
+/// What entering a prompt for a backend did.
+struct Entered {
+    changes: Vec<Change>,
+    told: (Activity, Mark, Mark),
+    /// Distances of the matched blocks until then.
+    distances: Vec<(u32, u32)>,
 }
 
 /// How much of each run of matched blocks the engine found in its cache; nothing when it does not

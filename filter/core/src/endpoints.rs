@@ -15,14 +15,15 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::config::{Backend, Config, Drain, ModelSet, Source};
+use crate::health;
 use crate::ids::{BackendId, NowMs};
 use crate::limits::BACKENDS_MAX;
 use crate::residency::{self, Clock};
 use crate::store::{self, SharedStore, StoreError};
 use crate::wire::KEY_PREFIX;
 
-/// An observed backend that has served nothing for this long goes. Its cache is cold by then, and a
-/// living one is found again by the next request that is left to Envoy.
+/// An observed backend that has served nothing for this long goes. A living one is found again by the
+/// next request that is left to Envoy.
 pub const OBSERVED_AGE_MS: u64 = 600_000;
 
 /// How stale the note of an observed backend's last answer may become: a write each so often a
@@ -180,22 +181,34 @@ pub fn push<S: SharedStore>(
         drain_until_ms: backend.drain.and_then(|drain| drain.until).map(|until| until.0),
         seen_ms: 0,
     };
-    change(store, &config.name, |endpoints| {
+    change(store, &config.name, true, |endpoints| {
+        // Who pushes the same list again does not put the end of a drain off.
+        let drains = |it: &Endpoint| (it.name.clone(), it.drain_until_ms);
+        let drains: Vec<_> = endpoints.iter().map(drains).collect();
         endpoints.retain(|it| {
             let is_replaced = |new: &Backend| new.address.is_some() && new.address == it.address;
             it.source != Source::Pushed && !backends.iter().any(is_replaced)
         });
-        endpoints.extend(backends.iter().map(pushed));
+        endpoints.extend(backends.iter().map(|backend| {
+            let mut endpoint = pushed(backend);
+            let before = drains.iter().find(|(name, _)| *name == endpoint.name);
+            let before = before.and_then(|(_, until)| *until);
+            endpoint.drain_until_ms =
+                endpoint.drain_until_ms.map(|it| before.unwrap_or(it).min(it));
+            endpoint
+        }));
     })
 }
 
-/// Takes the backend `id` off the list.
+/// Takes the observed backend `id` off the list.
 ///
 /// # Errors
 /// [`StoreError`] when the update was lost.
 pub fn remove<S: SharedStore>(store: &S, name: &str, id: BackendId) -> Result<(), StoreError> {
-    change(store, name, |endpoints| {
-        endpoints.retain(|endpoint| BackendId::from_name(&endpoint.name) != id);
+    change(store, name, true, |endpoints| {
+        endpoints.retain(|endpoint| {
+            endpoint.source != Source::Observed || BackendId::from_name(&endpoint.name) != id
+        });
     })
 }
 
@@ -204,7 +217,8 @@ pub fn remove<S: SharedStore>(store: &S, name: &str, id: BackendId) -> Result<()
 /// # Errors
 /// [`StoreError`] when the update was lost.
 pub fn expire<S: SharedStore>(store: &S, name: &str, now: NowMs) -> Result<(), StoreError> {
-    change(store, name, |endpoints| {
+    // An idle one may well hold what it held.
+    change(store, name, false, |endpoints| {
         endpoints.retain(|endpoint| {
             let age_ms = now.since_ms(NowMs(endpoint.seen_ms));
             endpoint.source != Source::Observed || age_ms < OBSERVED_AGE_MS
@@ -212,10 +226,12 @@ pub fn expire<S: SharedStore>(store: &S, name: &str, now: NowMs) -> Result<(), S
     })
 }
 
-/// Changes the list, and forgets the caches of those that went: who returns comes back empty.
+/// Changes the list, and forgets the troubles of those that went; with `forgets` their caches too, for
+/// who returns comes back empty.
 fn change<S: SharedStore>(
     store: &S,
     name: &str,
+    forgets: bool,
     mut change: impl FnMut(&mut Vec<Endpoint>),
 ) -> Result<(), StoreError> {
     let mut gone = Vec::new();
@@ -228,7 +244,11 @@ fn change<S: SharedStore>(
         if before == after { None } else { after.encode() }
     })?;
     for name in gone {
-        residency::change(store, BackendId::from_name(&name), 0, Clock::restart)?;
+        let id = BackendId::from_name(&name);
+        health::succeeded(store, id)?;
+        if forgets {
+            residency::change(store, id, 0, Clock::restart)?;
+        }
     }
     Ok(())
 }

@@ -12,6 +12,9 @@ use crate::ids::NowMs;
 /// At least this often a VM leaves a request to Envoy, whatever it is, while there is traffic.
 const ANY_EVERY_MS: u64 = 1_000;
 
+/// And at most one in so many: where requests are rare, each would be the first in a second.
+const ANY_REQUESTS: u32 = 16;
+
 /// For this long after a find a VM looks more eagerly.
 const EAGER_MS: u64 = 3_000;
 
@@ -22,6 +25,8 @@ const EAGER_EVERY_MS: u64 = 100;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Explorer {
     last_at: NowMs,
+    /// Requests that were placed since.
+    placed: u32,
     found_at: Option<NowMs>,
 }
 
@@ -35,7 +40,8 @@ impl Explorer {
         }
         let since_ms = now.since_ms(self.last_at);
         let is_eager = self.found_at.is_some_and(|at| now.since_ms(at) < EAGER_MS);
-        if since_ms >= ANY_EVERY_MS || (is_eager && since_ms >= EAGER_EVERY_MS) {
+        let is_long_ago = since_ms >= ANY_EVERY_MS && self.placed >= ANY_REQUESTS;
+        if is_long_ago || (is_eager && since_ms >= EAGER_EVERY_MS) {
             return true;
         }
         is_cold && random.is_multiple_of(known as u64 + 1)
@@ -44,6 +50,12 @@ impl Explorer {
     /// Notes that a request was left to Envoy.
     pub fn explored(&mut self, now: NowMs) {
         self.last_at = now;
+        self.placed = 0;
+    }
+
+    /// Notes that a request was placed.
+    pub fn placed(&mut self) {
+        self.placed = self.placed.saturating_add(1);
     }
 
     /// Notes that a new backend served.
@@ -63,6 +75,8 @@ mod tests {
         explorer.explored(NowMs(10_000));
         let cold = (0..900).filter(|random| explorer.is_due(NowMs(10_500), *random, 8, true));
         assert_eq!(cold.count(), 100);
+        assert!(!explorer.is_due(NowMs(11_000), 0, 8, false), "requests are rare");
+        (0..16).for_each(|_| explorer.placed());
         assert!(!explorer.is_due(NowMs(10_999), 0, 8, false));
         assert!(explorer.is_due(NowMs(11_000), 1, 8, false));
     }

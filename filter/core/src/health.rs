@@ -142,7 +142,9 @@ impl HealthTable {
 
     fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::versioned(1 + self.troubles.len() * 24);
-        for trouble in self.troubles.iter().take(BACKENDS_MAX) {
+        // The newest are at the end: what is forgotten first is what has been in trouble longest.
+        let excess = self.troubles.len().saturating_sub(BACKENDS_MAX);
+        for trouble in self.troubles.iter().skip(excess) {
             writer.u32(trouble.backend.0);
             writer.u32(trouble.failures);
             writer.u64(trouble.retry_at.0);
@@ -214,6 +216,51 @@ pub fn succeeded<S: SharedStore>(store: &S, backend: BackendId) -> Result<(), St
     Ok(())
 }
 
+/// Notes that `backend` began a good answer: it lives, and the next trial is due at once. Writes only if
+/// it was in trouble. Whether it also ends its answers is for [`succeeded`] to say.
+///
+/// # Errors
+/// [`StoreError`] when the update was lost.
+pub fn answers<S: SharedStore>(
+    store: &S,
+    now: NowMs,
+    backend: BackendId,
+) -> Result<(), StoreError> {
+    end_trial(store, now, backend, |trouble| trouble.failures = trouble.failures.min(1))
+}
+
+/// Gives the trial of `backend` back, which came to nothing: its client left.
+///
+/// # Errors
+/// [`StoreError`] when the update was lost.
+pub fn give_back_trial<S: SharedStore>(
+    store: &S,
+    now: NowMs,
+    backend: BackendId,
+) -> Result<(), StoreError> {
+    end_trial(store, now, backend, |_| {})
+}
+
+fn end_trial<S: SharedStore>(
+    store: &S,
+    now: NowMs,
+    backend: BackendId,
+    mut change: impl FnMut(&mut Trouble),
+) -> Result<(), StoreError> {
+    store::update(store, &key(), |bytes| {
+        let mut table = HealthTable::decode(bytes);
+        let trouble = table.get_mut(backend).filter(|trouble| trouble.failures > 0)?;
+        // A pause that another failure began meanwhile stays.
+        let is_trial = trouble.retry_at.since_ms(trouble.failed_at) > BACKOFF_MAX_MS;
+        if is_trial {
+            trouble.retry_at = now;
+        }
+        change(trouble);
+        Some(table.encode())
+    })?;
+    Ok(())
+}
+
 /// Claims the trial of `backend`; `false` when another worker has it already.
 ///
 /// # Errors
@@ -225,7 +272,9 @@ pub fn claim_trial<S: SharedStore>(
 ) -> Result<bool, StoreError> {
     store::update(store, &key(), |bytes| {
         let mut table = HealthTable::decode(bytes);
-        let trouble = table.get_mut(backend).filter(|trouble| trouble.retry_at <= now)?;
+        // Who only refused work needs no trial.
+        let is_due = |it: &&mut Trouble| it.failures > 0 && it.retry_at <= now;
+        let trouble = table.get_mut(backend).filter(is_due)?;
         trouble.retry_at = NowMs(now.0.saturating_add(TRIAL_MS));
         Some(table.encode())
     })
@@ -274,6 +323,8 @@ mod tests {
         shed(&store, NowMs(0), B).unwrap();
         assert_eq!(at(&store, 999), Availability::Doubtful);
         assert_eq!(at(&store, 1_000), Availability::Healthy);
+        assert!(!claim_trial(&store, NowMs(1_000), B).unwrap());
+        assert_eq!(at(&store, 1_000), Availability::Healthy);
         failed(&store, NowMs(2_000), B).unwrap();
         failed(&store, NowMs(2_000), B).unwrap();
         let table = HealthTable::load(&store).unwrap();
@@ -296,6 +347,37 @@ mod tests {
         assert_eq!(at(9_900, 13_000), Availability::Down);
         assert_eq!(at(12_900, 13_000), Availability::Trial);
         assert_eq!(at(9_900, 10_000 + SILENT_MS), Availability::Trial);
+    }
+
+    #[test]
+    fn a_trial_ends_with_the_first_byte_or_when_its_client_leaves() {
+        let store = MemoryStore::default();
+        for _ in 0..3 {
+            failed(&store, NowMs(0), B).unwrap();
+        }
+        assert!(claim_trial(&store, NowMs(4_000), B).unwrap());
+        assert_eq!(at(&store, 4_001), Availability::Down);
+        give_back_trial(&store, NowMs(4_001), B).unwrap();
+        assert_eq!(at(&store, 4_001), Availability::Trial);
+        assert!(claim_trial(&store, NowMs(4_001), B).unwrap());
+        answers(&store, NowMs(4_500), B).unwrap();
+        assert_eq!(at(&store, 4_500), Availability::Trial);
+        assert!(claim_trial(&store, NowMs(4_500), B).unwrap());
+        assert_eq!(at(&store, 4_501), Availability::Doubtful, "better than nobody");
+        // A first byte that was under way when the backend failed again ends no pause.
+        failed(&store, NowMs(4_600), B).unwrap();
+        answers(&store, NowMs(4_601), B).unwrap();
+        assert_eq!(at(&store, 4_602), Availability::Doubtful);
+    }
+
+    #[test]
+    fn the_oldest_troubles_make_room_for_new_ones() {
+        let store = MemoryStore::default();
+        for id in 0..=BACKENDS_MAX as u32 {
+            failed(&store, NowMs(0), BackendId(id)).unwrap();
+        }
+        assert_eq!(failed(&store, NowMs(0), BackendId(BACKENDS_MAX as u32)), Ok(2));
+        assert_eq!(failed(&store, NowMs(0), BackendId(0)), Ok(1));
     }
 
     #[test]

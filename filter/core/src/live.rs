@@ -13,6 +13,9 @@ use crate::ids::BackendId;
 use crate::reported::Reported;
 use crate::store::{SharedStore, StoreError};
 
+/// Block sizes below this are finer than is worth a hash each.
+const BLOCK_SIZE_TOKENS_FINE: u32 = 8;
+
 /// A configuration with what is known besides.
 #[derive(Clone, Debug)]
 pub struct Live {
@@ -97,6 +100,12 @@ fn constants(reported: &Reported, id: BackendId) -> Constants {
     (id, reported.kv_capacity_tokens(id), reported.block_size_tokens(id))
 }
 
+/// An engine that caches almost token by token (SGLang's page of one) is better tracked in the
+/// configured steps, which are whole numbers of its own.
+fn is_fine_grained(reported: NonZeroU32, configured: NonZeroU32) -> bool {
+    reported.get() < BLOCK_SIZE_TOKENS_FINE && configured.get().is_multiple_of(reported.get())
+}
+
 fn correct_block_sizes(config: &mut Config, constants: &[Constants]) -> Vec<Contradiction> {
     let mut contradictions = Vec::new();
     for (model_index, model) in config.models.iter_mut().enumerate() {
@@ -108,7 +117,7 @@ fn correct_block_sizes(config: &mut Config, constants: &[Constants]) -> Vec<Cont
         let configured = model.block_size_tokens;
         let reported = match sizes.as_slice() {
             [] => continue,
-            [size] if *size == configured => continue,
+            [size] if *size == configured || is_fine_grained(*size, configured) => continue,
             [size] => Some(*size),
             _ => None,
         };
@@ -174,6 +183,17 @@ mod tests {
         contradiction.reported = None;
         assert_eq!(live.contradictions[0], contradiction);
         assert_eq!(live.contradictions.len(), 2);
+    }
+
+    #[test]
+    fn an_engine_that_caches_token_by_token_is_tracked_in_configured_steps() {
+        let (store, config) = (MemoryStore::default(), config());
+        report(&store, "a", 1, 10_000);
+        report(&store, "b", 1, 10_000);
+        let live = Live::configured(&config).refresh(&store, &config).unwrap();
+        assert_eq!(live.config.models[0].block_size_tokens.get(), 16);
+        assert!(live.contradictions.is_empty());
+        assert_eq!(capacities(&live), [10_000, 10_000]);
     }
 
     #[test]

@@ -117,9 +117,7 @@ impl Reported {
         match (state, sighting.filter(is_later)) {
             (_, Some(sighting)) => {
                 // It says nothing of what runs.
-                let running = state.map_or(0, |state| state.others(now).decoding());
-                let load = sighting.others(now);
-                BackendLoad { running: load.running.saturating_add(running), ..load }
+                sighting.others(state.map_or(0, |state| state.others(now).decoding()), now)
             }
             (Some(state), None) => state.others(now),
             (None, None) => BackendLoad::default(),
@@ -334,8 +332,15 @@ impl EngineReport {
     /// Tokens that were computed and so filled KV blocks, since the engine's start; `None` when it does
     /// not say which were found in its cache.
     fn computed_tokens(&self) -> Option<u64> {
-        let found = self.prefix_hit_tokens?;
-        Some(self.prompt_tokens?.saturating_sub(found).saturating_add(self.generation_tokens?))
+        let (prompt, hits) = (self.prompt_tokens?, self.prefix_hit_tokens?);
+        // Old versions of vLLM count blocks here; the ratio is right whatever the unit.
+        let found = match self.prefix_query_tokens {
+            Some(queries @ 1..) => {
+                u64::try_from(u128::from(prompt) * u128::from(hits) / u128::from(queries)).ok()?
+            }
+            _ => hits,
+        };
+        Some(prompt.saturating_sub(found).saturating_add(self.generation_tokens?))
     }
 }
 
@@ -390,8 +395,8 @@ pub fn record<S: SharedStore>(
     own: BackendLoad,
     now: NowMs,
 ) -> Result<bool, StoreError> {
-    let capacity = report.kv_blocks.map_or(0, NonZeroU32::get);
-    let own_blocks = residency::load(store, backend, capacity)?.own_blocks;
+    // The clock's capacity is for those to say who use it: an engine's blocks may be of another size.
+    let own_blocks = residency::load(store, backend, 0)?.own_blocks;
     let mut effects = Effects::default();
     store::update(store, &key(name), |bytes| {
         let mut table = Reported::decode(bytes);
@@ -399,9 +404,9 @@ pub fn record<S: SharedStore>(
         Some(table.encode())
     })?;
     if effects.restarted {
-        residency::change(store, backend, capacity, Clock::restart)?;
+        residency::change(store, backend, 0, Clock::restart)?;
     } else if effects.others_blocks > 0 {
-        residency::change(store, backend, capacity, |clock| clock.advance(effects.others_blocks))?;
+        residency::change(store, backend, 0, |clock| clock.advance(effects.others_blocks))?;
     }
     Ok(effects.restarted)
 }

@@ -64,6 +64,14 @@ pub struct Activity {
     pub touched_blocks: u32,
 }
 
+/// A moment on a cache clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Mark {
+    generation: u16,
+    epoch: u32,
+    epoch_fill_blocks: u32,
+}
+
 /// What an engine's report says of blocks that were believed to be on it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Evidence {
@@ -225,9 +233,46 @@ impl Clock {
         self.turn(&Activity { allocated_blocks: blocks, moved, touched_blocks: blocks });
     }
 
+    /// Takes back what a request was expected to do, which it did not: `before` and `after` are the clock
+    /// before and after [`Clock::record`]. What others did meanwhile stays.
+    pub fn take_back(&mut self, activity: &Activity, before: Mark, after: Mark) {
+        if self.generation != after.generation {
+            return;
+        }
+        self.own_blocks = self.own_blocks.saturating_sub(activity.allocated_blocks.into());
+        if self.is_kept(after.epoch) {
+            let touched = self.count_mut(after.epoch);
+            *touched = touched.saturating_sub(activity.touched_blocks);
+        }
+        for &(epoch, blocks) in &activity.moved {
+            if self.is_kept(epoch) {
+                let count = self.count_mut(epoch);
+                *count = count.saturating_add(blocks);
+            }
+        }
+        if self.mark() == after {
+            self.epoch = before.epoch;
+            self.epoch_fill_blocks = before.epoch_fill_blocks;
+        }
+    }
+
+    /// Where the clock stands.
+    #[must_use]
+    pub fn mark(&self) -> Mark {
+        Mark {
+            generation: self.generation,
+            epoch: self.epoch,
+            epoch_fill_blocks: self.epoch_fill_blocks,
+        }
+    }
+
+    fn is_kept(&self, epoch: u32) -> bool {
+        self.epoch.checked_sub(epoch).is_some_and(|age| (age as usize) < EPOCHS_KEPT)
+    }
+
     fn turn(&mut self, activity: &Activity) {
         for &(epoch, blocks) in &activity.moved {
-            if self.epoch.checked_sub(epoch).is_some_and(|age| (age as usize) < EPOCHS_KEPT) {
+            if self.is_kept(epoch) {
                 let count = self.count_mut(epoch);
                 *count = count.saturating_sub(blocks);
             }
@@ -457,6 +502,32 @@ mod tests {
         assert_eq!(report(&mut clock, 500, 0.0), 0);
         assert_eq!(report(&mut clock, 500, 0.5), 0);
         assert_eq!((0..3).map(|_| report(&mut clock, 500, 0.0)).collect::<Vec<_>>(), [0, 0, 1]);
+    }
+
+    #[test]
+    fn what_a_refused_request_was_expected_to_do_is_taken_back() {
+        let mut clock = Clock::new(6_400);
+        fill(&mut clock, 1_000);
+        let (before, old) = (clock.clone(), clock.epoch);
+        // More than all epochs: nothing would be left.
+        let activity =
+            Activity { allocated_blocks: 5_000, moved: vec![(old, 300)], touched_blocks: 5_300 };
+        for _ in 0..50 {
+            let mark = clock.mark();
+            clock.record(&activity);
+            let after = clock.mark();
+            clock.take_back(&activity, mark, after);
+        }
+        assert_eq!((clock.epoch, clock.own_blocks), (before.epoch, before.own_blocks));
+        assert_eq!(clock.distance_blocks(old), before.distance_blocks(old));
+        // What others did meanwhile stays.
+        let mark = clock.mark();
+        clock.record(&activity);
+        let after = clock.mark();
+        fill(&mut clock, 150);
+        clock.take_back(&activity, mark, after);
+        assert_eq!(clock.own_blocks, before.own_blocks + 150);
+        assert_eq!(clock.distance_blocks(old), before.distance_blocks(old).map(|it| it + 150));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use ahash::AHashMap;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::blocks::{self, Namespace};
-use crate::config::{Config, Policy};
+use crate::config::{Backend, Config, Policy};
 pub use crate::decision::{Decision, Fallback, Pick, PlacedPrompt, Refusal};
 use crate::explore::Explorer;
 use crate::health::HealthTable;
@@ -161,7 +161,7 @@ impl<S: SharedStore> Router<'_, S> {
             return self.by_load(Reason::StoreFailed);
         };
         let candidates = standing::candidates(&standings);
-        if self.explores(&candidates, matches) {
+        if self.explores(matches) {
             let prompt = Some(placed(prompt, &demand, path, None));
             return Decision::Fallback(Fallback { order: vec![], reason: Reason::Explore, prompt });
         }
@@ -202,12 +202,12 @@ impl<S: SharedStore> Router<'_, S> {
         }
     }
 
-    /// Whether the request is left to Envoy, which may know backends that are not known here.
-    fn explores(&self, candidates: &[Candidate], matches: &AHashMap<BackendId, Match>) -> bool {
+    /// Whether the request is left to Envoy, which may know backends that are not known here. Requests
+    /// whose prompt is not read teach nothing, and are left to it only when nobody is known.
+    fn explores(&self, matches: &AHashMap<BackendId, Match>) -> bool {
         let is_cold = matches.values().all(|found| found.held_blocks == 0);
-        self.explorer.is_some_and(|explorer| {
-            explorer.is_due(self.now, self.random, candidates.len(), is_cold)
-        })
+        let known = self.config.backends.len();
+        self.explorer.is_some_and(|explorer| explorer.is_due(self.now, self.random, known, is_cold))
     }
 
     /// Of the two backends that a tie puts first, prefers the one whose cache has seen fewer
@@ -256,10 +256,6 @@ impl<S: SharedStore> Router<'_, S> {
         let asked = Asked { model_index: None, prompt: None, matches: &AHashMap::new() };
         let standings = self.standings(&asked, |_| 0.0).unwrap_or_default();
         let candidates = standing::candidates(&standings);
-        if self.explores(&candidates, asked.matches) {
-            let order = Vec::new();
-            return Decision::Fallback(Fallback { order, reason: Reason::Explore, prompt: None });
-        }
         let policy = match self.config.policy {
             Policy::RoundRobin | Policy::Random => self.config.policy,
             Policy::KvCost
@@ -369,6 +365,10 @@ impl<S: SharedStore> Router<'_, S> {
         let totals = self.ledger.totals(self.store, self.now)?;
         let health = HealthTable::load(self.store)?;
         let slowness = self.ledger.slowness();
+        let held =
+            |backend: &Backend| asked.matches.get(&backend.id).map_or(0, |found| found.held_blocks);
+        let staying = self.config.backends.iter().filter(|backend| backend.drain.is_none());
+        let held_elsewhere = staying.map(|backend| held(backend)).max().unwrap_or(0);
         let mut standings = Vec::with_capacity(self.config.backends.len());
         for (index, backend) in self.config.backends.iter().enumerate() {
             let sighting = totals.sightings.get(&backend.id);
@@ -388,7 +388,7 @@ impl<S: SharedStore> Router<'_, S> {
             let cost = asked.prompt.map_or_else(Cost::default, |(demand, _)| {
                 score::cost(&self.config.weights, demand, &offer)
             });
-            let holds = matched.is_some_and(|found| found.held_blocks > 0);
+            let holds = held(backend) > held_elsewhere;
             standings.push(Standing {
                 index: BackendIndex(index),
                 id: backend.id,

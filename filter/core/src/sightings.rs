@@ -34,12 +34,12 @@ pub struct Sighting {
 }
 
 impl Sighting {
-    /// Load that others put there.
+    /// Load that others put there, who run `running` requests there besides.
     #[must_use]
-    pub fn others(&self, now: NowMs) -> BackendLoad {
+    pub fn others(&self, running: u32, now: NowMs) -> BackendLoad {
         let [after, before] = self.others_waiting;
         let weight = reported::weight(self.at, now);
-        others_load(0, after.min(before), self.others_context_tokens, weight)
+        others_load(running, after.min(before), self.others_context_tokens, weight)
     }
 
     pub(crate) fn encode(&self, writer: &mut Writer) {
@@ -82,11 +82,12 @@ impl Sightings {
         capacity_tokens: u32,
         now: NowMs,
     ) {
+        // One that does not say what waits must not hide what metrics say of it.
+        let Some(waiting) = report.waiting else { return };
         if self.0.len() >= SIGHTINGS_MAX && !self.0.contains_key(&backend) {
             let oldest = self.0.iter().min_by_key(|(_, sighting)| sighting.at).map(|(id, _)| *id);
             oldest.map(|id| self.0.remove(&id));
         }
-        let waiting = report.waiting.unwrap_or(0);
         let kv_usage = report.kv_usage.unwrap_or(0.0);
         let in_use_tokens = (kv_usage * capacity_tokens as f32) as u32;
         let before = self.0.get(&backend).map_or(0, |last| last.others_waiting[0]);
@@ -120,7 +121,7 @@ mod tests {
             |waiting| LoadReport { waiting: Some(waiting), running: None, kv_usage: Some(0.5) };
         let others = |sightings: &Sightings, now| {
             let (_, sighting) = sightings.iter().next().unwrap();
-            sighting.others(NowMs(now)).prefilling
+            sighting.others(0, NowMs(now)).prefilling
         };
         assert!(sightings.wants(B, NowMs(1_000)));
         sightings.take(B, report(9), own, 1_000, NowMs(1_000));

@@ -31,7 +31,7 @@ pub enum Rank {
     Good,
     /// It failed once, or refused work a moment ago.
     Doubtful,
-    /// It is being taken away, and holds none of the prompt.
+    /// It is being taken away, and others hold as much of the prompt.
     Draining,
     /// Passed over for its failures.
     Down,
@@ -58,8 +58,8 @@ pub struct Standing {
     pub cost: Cost,
 }
 
-/// The rank of `backend` for a request of the model at `model_index`, of which it holds a part or
-/// nothing.
+/// The rank of `backend` for a request of the model at `model_index`; `holds` when it has more of it than
+/// any backend that stays.
 #[must_use]
 pub fn rank(
     backend: &Backend,

@@ -90,7 +90,7 @@ impl<'a> Vm<'a> {
     fn serve(&mut self, body: &str) -> Option<String> {
         let (picked, _, mut dispatched) = self.send(body);
         let usage = Usage { prompt_tokens: 1, cached_tokens: None, completion_tokens: 1 };
-        self.writer().first_byte(&mut dispatched);
+        self.writer().first_byte(&mut dispatched, true);
         self.writer().finish(dispatched, Outcome::Answered, Some(usage));
         picked
     }

@@ -69,7 +69,7 @@ impl<'a> Worker<'a> {
     fn serve(&mut self, tokens: &[u32]) -> (BackendIndex, Reason) {
         let (pick, reason, mut dispatched, _) = self.send(tokens);
         self.served(&mut dispatched, pick);
-        self.writer().first_byte(&mut dispatched);
+        self.writer().first_byte(&mut dispatched, true);
         self.finish(dispatched, Outcome::Answered);
         (pick, reason)
     }
@@ -145,7 +145,7 @@ fn a_loaded_holder_is_left_for_an_idle_stranger() {
     let mut reasons = Vec::new();
     for _ in 0..40 {
         let (pick, reason, mut dispatched, _) = worker.send(&hot);
-        worker.writer().first_byte(&mut dispatched);
+        worker.writer().first_byte(&mut dispatched, true);
         reasons.push((pick == holder, reason));
     }
     assert_eq!(reasons[0], (true, Reason::PrefixHit));
@@ -208,7 +208,7 @@ fn refused_and_abandoned_prefills_are_taken_back() {
     }
     let (pick, _, mut dispatched, _) = worker.send(&prompt(3, 800));
     worker.served(&mut dispatched, pick);
-    worker.writer().first_byte(&mut dispatched);
+    worker.writer().first_byte(&mut dispatched, true);
     worker.finish(dispatched, Outcome::ClientLeft);
     assert_eq!(worker.send(&prompt(3, 800)).1, Reason::PrefixHit, "its prefill was done");
 }
@@ -285,6 +285,36 @@ fn with_every_backend_down_requests_are_refused_until_the_next_trial() {
     }
     worker.now = NowMs(worker.now.0 + 2_000);
     assert_eq!(worker.serve(&prompt(1, 100)).1, Reason::PrefixMiss, "a trial");
+}
+
+#[test]
+fn a_refused_prompt_of_any_length_costs_no_one_their_cache() {
+    let (config, store) = (config("kv_cost", 1, 10_000), MemoryStore::default());
+    let mut worker = Worker::new(&config, &store, 1);
+    worker.serve(&prompt(1, 1_000));
+    for outcome in [Outcome::Refused, Outcome::Shed, Outcome::NotSent, Outcome::ClientLeft] {
+        for seed in 2..6 {
+            let (.., mut dispatched, _) = worker.send(&prompt(seed, 60_000));
+            if outcome != Outcome::ClientLeft {
+                // Error answers have bodies too.
+                worker.writer().first_byte(&mut dispatched, false);
+            }
+            worker.finish(dispatched, outcome);
+        }
+        worker.now = NowMs(worker.now.0 + 5_000);
+        assert_eq!(worker.serve(&prompt(1, 1_000)).1, Reason::PrefixHit, "{outcome:?}");
+    }
+}
+
+#[test]
+fn what_a_stranger_answered_teaches_nothing() {
+    let (config, store) = (config("kv_cost", 2, 100_000), MemoryStore::default());
+    let mut worker = Worker::new(&config, &store, 1);
+    let (.., mut dispatched, _) = worker.send(&prompt(1, 800));
+    worker.writer().served_by_stranger(&mut dispatched);
+    assert_eq!(worker.running(), 0);
+    worker.finish(dispatched, Outcome::BackendFailed);
+    assert_eq!(worker.send(&prompt(1, 800)).1, Reason::PrefixMiss);
 }
 
 #[test]

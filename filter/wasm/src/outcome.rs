@@ -26,6 +26,12 @@ const BACKEND_FAILED: [(u64, Failure); 7] = [
 /// silent for too long, which either side may have caused.
 const CLIENT_LEFT: u64 = 0x4000 | 0x1000_0000 | 0x4_0000 | 0x1_0000;
 
+/// Envoy answered itself: too many requests at once, no route, an injected fault, a rate limit, no
+/// permission, an external service's refusal, an invalid request, no such cluster or filter configuration,
+/// overload.
+const NOT_SENT: u64 =
+    0x80 | 0x100 | 0x400 | 0x800 | 0x1000 | 0x2000 | 0x2_0000 | 0x200_0000 | 0x800_0000;
+
 /// How a request with this status ended, and how its backend failed if it did; `is_whole` when the
 /// answer's end came.
 pub fn of(status: Option<u16>, is_whole: bool) -> (Outcome, Option<Failure>) {
@@ -36,6 +42,9 @@ pub fn of(status: Option<u16>, is_whole: bool) -> (Outcome, Option<Failure>) {
     let flags = response_flags();
     if let Some(failure) = failure(flags) {
         return (Outcome::BackendFailed, Some(failure));
+    }
+    if flags & NOT_SENT != 0 {
+        return (Outcome::NotSent, None);
     }
     if flags & CLIENT_LEFT != 0 {
         return (Outcome::ClientLeft, None);

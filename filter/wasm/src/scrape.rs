@@ -25,6 +25,9 @@ use crate::stream::ENDPOINT_HEADER;
 /// Longest pause after failures: an engine without metrics costs a request each half minute.
 const PAUSE_MAX_MS: u64 = 30_000;
 
+/// Pause where no reading can be started.
+const UNREACHABLE_PAUSE_MS: u64 = 2_000;
+
 /// Readings of one configuration.
 pub struct Scraper {
     candidate: Candidate,
@@ -79,6 +82,7 @@ impl Scraper {
     /// Starts the readings that are due.
     pub fn scrape(&mut self, plugin: &Plugin, live: &Live, now: NowMs) {
         let Some(scrape) = plugin.config.scrape.as_ref().filter(|_| self.is_leader) else { return };
+        let health = HealthTable::load(&HostStore).unwrap_or_default();
         for backend in &live.config.backends {
             let first = now.0 + self.rng.u64(..u64::from(scrape.interval_ms));
             let target = self.targets.entry(backend.id).or_insert(Target {
@@ -87,10 +91,18 @@ impl Scraper {
                 failures: 0,
                 is_under_way: false,
             });
+            if health.get(backend.id).is_some() {
+                let soon = now.0.saturating_add(scrape.interval_ms.into());
+                target.due = target.due.min(NowMs(soon));
+            }
             if target.is_under_way || target.due > now {
                 continue;
             }
-            let Some(token) = start(scrape, &live.config, backend) else { continue };
+            let Some(token) = start(scrape, &live.config, backend) else {
+                // No cluster leads there, or not yet.
+                target.due = NowMs(now.0.saturating_add(UNREACHABLE_PAUSE_MS));
+                continue;
+            };
             target.is_under_way = true;
             self.tokens.insert(token, *target);
         }

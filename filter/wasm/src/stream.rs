@@ -188,6 +188,9 @@ impl Stream {
         {
             explorer.explored(now);
         }
+        if let Ok(mut explorer) = plugin.explorer.try_borrow_mut() {
+            explorer.placed();
+        }
         set_destination(&live.config, decision.order());
         count_decision(&plugin, &decision);
         self.show(&decision, &live.config);
@@ -284,7 +287,15 @@ impl Stream {
     /// Gives the credit to the backend that answered.
     fn credit(&self, dispatched: &mut Dispatched, head: &ResponseHead) {
         let now = host::now();
-        let Some(served) = self.server(head, now) else { return };
+        let served = match self.server(head, now) {
+            Server::Backend(served) => served,
+            Server::Unknown => return,
+            Server::Stranger => {
+                let written = self.write(|writer| writer.served_by_stranger(dispatched));
+                self.plugin.vm.stats.written(written.unwrap_or_default());
+                return;
+            }
+        };
         let picked = dispatched.picked().map(|picked| picked.id);
         if picked == Some(served.id) {
             return;
@@ -304,33 +315,35 @@ impl Stream {
         }
     }
 
-    /// The backend whose answer this is, by its address, else by its cluster. Where backends are
-    /// observed, a new one is learnt.
-    fn server(&self, head: &ResponseHead, now: NowMs) -> Option<Arc<Backend>> {
+    /// Whose answer this is, by its address, else by its cluster. Where backends are observed, a new one is
+    /// learnt.
+    fn server(&self, head: &ResponseHead, now: NowMs) -> Server {
         let live = self.plugin.live(now);
         let config = &live.config;
-        let address = host::property_text(&["upstream", "address"]);
-        let known = address.as_deref().and_then(|address| config.backend_by_address(address));
-        let is_observed = known.is_none_or(|known| known.source == Source::Observed);
-        if !config.observe || !is_observed {
-            let by_cluster = || {
-                let cluster = host::property_text(&["xds", "cluster_name"])?;
-                config.backend_by_cluster(&cluster)
-            };
-            return known.or_else(by_cluster).cloned();
-        }
+        let Some(address) = host::property_text(&["upstream", "address"]) else {
+            return Server::Unknown;
+        };
         let cluster = || host::property_text(&["xds", "cluster_name"]);
-        let is_engine = known.is_some() || cluster() == config.endpoint_cluster;
-        let is_read = route::readable_api(config, &self.path).is_ok();
-        let address = address.filter(|_| is_engine && is_read && head.is_good())?;
+        let is_read = || route::readable_api(config, &self.path).is_ok();
+        if let Some(known) = config.backend_by_address(&address) {
+            if known.source == Source::Observed && head.is_good() && is_read() {
+                self.plugin.note_served(&address, now);
+            }
+            return Server::Backend(Arc::clone(known));
+        }
+        let Some(cluster) = cluster() else { return Server::Unknown };
+        if let Some(known) = config.backend_by_cluster(&cluster) {
+            return Server::Backend(Arc::clone(known));
+        }
+        if !config.observe || Some(&cluster) != config.endpoint_cluster.as_ref() {
+            return Server::Stranger;
+        }
         // A socket file cannot be named to Envoy.
-        address.parse::<std::net::SocketAddr>().ok()?;
+        if !head.is_good() || !is_read() || address.parse::<std::net::SocketAddr>().is_err() {
+            return Server::Stranger;
+        }
         self.plugin.note_served(&address, now);
-        Some(
-            known
-                .cloned()
-                .unwrap_or_else(|| Arc::new(endpoints::observed_backend(config, &address))),
-        )
+        Server::Backend(Arc::new(endpoints::observed_backend(config, &address)))
     }
 
     /// Takes in the load report that came with the answer.
@@ -361,6 +374,15 @@ impl Stream {
             None => host::set_response_header(DECISION_HEADER, note),
         }
     }
+}
+
+/// Whose answer it is.
+enum Server {
+    Backend(Arc<Backend>),
+    /// A host that is no backend.
+    Stranger,
+    /// Envoy does not say, or answers itself.
+    Unknown,
 }
 
 impl Context for Stream {}
@@ -458,7 +480,9 @@ impl HttpContext for Stream {
             && let Some(mut dispatched) = self.dispatched.take()
         {
             self.first_byte_seen = true;
-            if let Some(written) = self.write(|writer| writer.first_byte(&mut dispatched)) {
+            let is_good = matches!(self.status, Some(200..=299));
+            let written = self.write(|writer| writer.first_byte(&mut dispatched, is_good));
+            if let Some(written) = written {
                 self.plugin.vm.stats.written(written);
             }
             self.dispatched = Some(dispatched);

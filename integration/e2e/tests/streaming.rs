@@ -91,7 +91,7 @@ async fn in_step(
 async fn chunks_pass_in_step(variant: Variant) {
     let mut engine = ScriptedEngine::start().await;
     let mut options = FrontOptions::new(variant);
-    options.config_patch = json!({"body_bytes_max": 100_000});
+    options.config_patch["body_bytes_max"] = json!(100_000);
     let front = options.start(&[engine.address()]).await;
     for headers in [
         &[("content-type", EVENT_STREAM)][..],

@@ -162,7 +162,7 @@ impl Envoy {
 
     /// The first byte of the answer came.
     pub fn first_byte(&mut self, at: SimTime, sent: &mut Sent) {
-        self.writer(sent.vm, core_now(at)).first_byte(&mut sent.dispatched);
+        self.writer(sent.vm, core_now(at)).first_byte(&mut sent.dispatched, true);
     }
 
     /// The answer is complete.

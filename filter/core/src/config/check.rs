@@ -29,7 +29,7 @@ use std::sync::Arc;
 pub(super) const BLOCK_SIZE_TOKENS_DEFAULT: u32 = 16;
 
 /// Hybrid models page their caches in blocks of up to a few thousand tokens.
-pub(super) const BLOCK_SIZE_TOKENS_MAX: u32 = 8_192;
+pub(crate) const BLOCK_SIZE_TOKENS_MAX: u32 = 8_192;
 
 /// Name of a configuration that gives none.
 pub(super) const NAME_DEFAULT: &str = "warmpath";
@@ -313,8 +313,8 @@ impl Check {
         self.require(!name.is_empty(), path, "must not be empty");
         let too_long = format!("is longer than {NAME_BYTES_MAX} bytes");
         self.require(name.len() <= NAME_BYTES_MAX, path, too_long);
-        let printable = name.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ');
-        self.require(printable || !name.is_ascii(), path, "has a control character");
+        let is_printable = !name.chars().any(char::is_control);
+        self.require(is_printable, path, "has a control character");
     }
 
     fn at_most(&mut self, path: &str, count: usize, max: usize) {

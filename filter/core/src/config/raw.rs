@@ -170,7 +170,7 @@ pub struct RawBackend {
     /// Names of the configured models that it serves; all of them unless given.
     #[serde(default)]
     pub models: Vec<String>,
-    /// Takes only prompts whose beginning it holds, so that it can be taken away.
+    /// Takes only prompts of which no other backend holds as much, so that it can be taken away.
     #[serde(default)]
     pub draining: bool,
     /// With `draining`: after so many seconds it takes nothing at all. For pushed backends.

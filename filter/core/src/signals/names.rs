@@ -15,6 +15,8 @@
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
+use crate::config::BLOCK_SIZE_TOKENS_MAX;
+
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use self::Field::{
@@ -310,7 +312,10 @@ fn report(engine: EngineKind, totals: &Totals) -> EngineReport {
         waiting: count(Waiting),
         running: count(Running),
         kv_usage: usage(&fields),
-        block_size_tokens: sizes.and_then(|sizes| NonZeroU32::new(sizes.max as u32)),
+        // A size that no configuration may have is taken for garbage.
+        block_size_tokens: sizes
+            .filter(|sizes| sizes.max <= f64::from(BLOCK_SIZE_TOKENS_MAX))
+            .and_then(|sizes| NonZeroU32::new(sizes.max as u32)),
         kv_blocks: blocks.and_then(NonZeroU32::new),
         prompt_tokens: prompt,
         generation_tokens: tokens(Generation),

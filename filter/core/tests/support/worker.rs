@@ -90,7 +90,7 @@ impl<'a> Worker<'a> {
         self.now = NowMs(self.now.0 + time_ms(pick.order[0]));
         let backend = self.config.backend(pick.order[0]).unwrap();
         self.writer().served(&mut dispatched, backend, 1);
-        let written = self.writer().first_byte(&mut dispatched);
+        let written = self.writer().first_byte(&mut dispatched, true);
         self.lost_updates += written.lost_updates;
         let usage = Usage { prompt_tokens, cached_tokens, completion_tokens: 1 };
         let (written, verdict) = self.writer().finish(dispatched, Outcome::Answered, Some(usage));
