@@ -15,7 +15,7 @@ use crate::load::{Ledger, Ticket, Work};
 use crate::residency::{self, Activity, Clock, Evidence, Mark};
 use crate::route::{Decision, PlacedPrompt};
 use crate::score::Match;
-use crate::store::SharedStore;
+use crate::store::{SharedStore, StoreError};
 
 /// The parts of a VM's state that the write path changes.
 pub struct Writer<'a, S> {
@@ -109,6 +109,13 @@ pub struct Written {
     pub lost_updates: u64,
 }
 
+impl Written {
+    /// Counts an update that was lost.
+    fn note<T>(&mut self, result: Result<T, StoreError>) {
+        self.lost_updates += u64::from(result.is_err());
+    }
+}
+
 /// What the answer said about the prediction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verdict {
@@ -138,7 +145,7 @@ impl<S: SharedStore> Writer<'_, S> {
             picked: picked.clone(),
             credited: picked.clone(),
             ticket: None,
-            prompt: None,
+            prompt,
             changes: Vec::new(),
             told: None,
             distances: Vec::new(),
@@ -147,21 +154,10 @@ impl<S: SharedStore> Writer<'_, S> {
         if let Some(backend) = &picked {
             // A backend back from failures gets one trial; who loses the claim goes there anyway:
             // the order was decided, and two trials hurt less than a second decision.
-            if health::claim_trial(self.store, self.now, backend.id).is_err() {
-                written.lost_updates += 1;
-            }
-            if let Some(prompt) = &prompt {
-                let entered = self.enter(backend, prompt, &prompt.matched, &mut written);
-                dispatched.changes = entered.changes;
-                dispatched.told = Some(entered.told);
-                dispatched.distances = entered.distances;
-            }
-            let work = prompt.as_ref().map_or_else(Work::default, work);
-            let (ticket, result) = self.ledger.dispatch(self.store, self.now, backend.id, work);
-            written.lost_updates += u64::from(result.is_err());
-            dispatched.ticket = Some(ticket);
+            written.note(health::claim_trial(self.store, self.now, backend.id));
+            let matched = dispatched.prompt.as_mut().map(|it| std::mem::take(&mut it.matched));
+            self.send_to(&mut dispatched, backend, &matched.unwrap_or_default(), &mut written);
         }
-        dispatched.prompt = prompt;
         (dispatched, written)
     }
 
@@ -182,20 +178,14 @@ impl<S: SharedStore> Writer<'_, S> {
             // Envoy did not even try the pick: the address is none of its cluster's.
             Some(ghost) => {
                 self.take_back(dispatched, &mut written);
-                let result = endpoints::remove(self.store, &self.config.name, ghost.id);
-                written.lost_updates += u64::from(result.is_err());
+                written.note(endpoints::remove(self.store, &self.config.name, ghost.id));
             }
             None => self.failed(dispatched, &mut written),
         }
         dispatched.credited = Some(Arc::clone(served));
-        if let Some(prompt) = &dispatched.prompt {
-            // The pick's match says nothing about this backend's clock.
-            let entered = self.enter(served, prompt, &Match::default(), &mut written);
-            dispatched.changes = entered.changes;
-            dispatched.told = Some(entered.told);
-            dispatched.distances.clear();
-        }
-        self.move_load(dispatched, served, &mut written);
+        self.release(dispatched, &mut written);
+        // The pick's match says nothing about this backend's clock.
+        self.send_to(dispatched, served, &Match::default(), &mut written);
         written
     }
 
@@ -203,37 +193,47 @@ impl<S: SharedStore> Writer<'_, S> {
     pub fn served_by_stranger(&mut self, dispatched: &mut Dispatched) -> Written {
         let mut written = Written::default();
         self.take_back(dispatched, &mut written);
-        if let Some(ticket) = dispatched.ticket.take() {
-            let result = self.ledger.release(self.store, self.now, ticket);
-            written.lost_updates += u64::from(result.is_err());
-        }
+        self.release(dispatched, &mut written);
         dispatched.credited = None;
         written
     }
 
-    /// The request runs on `served`, so its load does.
-    fn move_load(&mut self, dispatched: &mut Dispatched, served: &Backend, written: &mut Written) {
-        if let Some(ticket) = dispatched.ticket.take() {
-            let result = self.ledger.release(self.store, self.now, ticket);
-            written.lost_updates += u64::from(result.is_err());
+    /// Enters the prompt for `backend`, which holds `matched` of it, and counts the load there.
+    fn send_to(
+        &mut self,
+        dispatched: &mut Dispatched,
+        backend: &Backend,
+        matched: &Match,
+        written: &mut Written,
+    ) {
+        if let Some(prompt) = &dispatched.prompt {
+            let entered = self.enter(backend, prompt, matched, written);
+            dispatched.changes = entered.changes;
+            dispatched.told = Some(entered.told);
+            dispatched.distances = entered.distances;
         }
         let work = dispatched.prompt.as_ref().map_or_else(Work::default, work);
-        let (ticket, result) = self.ledger.dispatch(self.store, self.now, served.id, work);
-        written.lost_updates += u64::from(result.is_err());
+        let (ticket, result) = self.ledger.dispatch(self.store, self.now, backend.id, work);
+        written.note(result);
         dispatched.ticket = Some(ticket);
+    }
+
+    /// Gives the load back, if it was not yet.
+    fn release(&mut self, dispatched: &mut Dispatched, written: &mut Written) {
+        if let Some(ticket) = dispatched.ticket.take() {
+            written.note(self.ledger.release(self.store, self.now, ticket));
+        }
     }
 
     /// The first byte of the answer's body passed: the prefill is done, if the answer is a good one.
     pub fn first_byte(&mut self, dispatched: &mut Dispatched, is_good: bool) -> Written {
         let mut written = Written::default();
         if let Some(backend) = dispatched.credited.as_ref().filter(|_| is_good) {
-            let result = health::answers(self.store, self.now, backend.id);
-            written.lost_updates += u64::from(result.is_err());
+            written.note(health::answers(self.store, self.now, backend.id));
         }
         dispatched.first_byte_seen = true;
         if let Some(ticket) = &mut dispatched.ticket {
-            let result = self.ledger.first_byte(self.store, self.now, ticket);
-            written.lost_updates += u64::from(result.is_err());
+            written.note(self.ledger.first_byte(self.store, self.now, ticket));
         }
         written
     }
@@ -250,8 +250,7 @@ impl<S: SharedStore> Writer<'_, S> {
             if outcome == Outcome::Answered {
                 self.learn_pace(&dispatched, &ticket, usage);
             }
-            let result = self.ledger.release(self.store, self.now, ticket);
-            written.lost_updates += u64::from(result.is_err());
+            written.note(self.ledger.release(self.store, self.now, ticket));
         }
         let Some(backend) = dispatched.credited.clone() else { return (written, None) };
         match outcome {
@@ -262,22 +261,19 @@ impl<S: SharedStore> Writer<'_, S> {
             }
             Outcome::Refused => {
                 self.take_back(&mut dispatched, &mut written);
-                let result = health::succeeded(self.store, backend.id);
-                written.lost_updates += u64::from(result.is_err());
+                written.note(health::succeeded(self.store, backend.id));
                 return (written, None);
             }
             Outcome::Shed => {
                 self.take_back(&mut dispatched, &mut written);
-                let result = health::shed(self.store, self.now, backend.id);
-                written.lost_updates += u64::from(result.is_err());
+                written.note(health::shed(self.store, self.now, backend.id));
                 return (written, None);
             }
             Outcome::ClientLeft | Outcome::NotSent => {
                 if outcome == Outcome::NotSent || !dispatched.first_byte_seen {
                     self.take_back(&mut dispatched, &mut written);
                 }
-                let result = health::give_back_trial(self.store, self.now, backend.id);
-                written.lost_updates += u64::from(result.is_err());
+                written.note(health::give_back_trial(self.store, self.now, backend.id));
                 return (written, None);
             }
         }
@@ -321,8 +317,7 @@ impl<S: SharedStore> Writer<'_, S> {
             let block_size_tokens = dispatched.block_size_tokens(self.config);
             self.change_clock(backend, block_size_tokens, written, Clock::restart);
             if backend.source == Source::Observed {
-                let result = endpoints::remove(self.store, &self.config.name, backend.id);
-                written.lost_updates += u64::from(result.is_err());
+                written.note(endpoints::remove(self.store, &self.config.name, backend.id));
             }
         }
     }

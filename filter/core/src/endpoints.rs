@@ -11,16 +11,14 @@
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
-use xxhash_rust::xxh3::xxh3_64;
-
 use crate::config::{Backend, Config, Drain, ModelSet, Source};
 use crate::health;
 use crate::ids::{BackendId, NowMs};
 use crate::limits::BACKENDS_MAX;
 use crate::residency::{self, Clock};
 use crate::store::{self, SharedStore, StoreError};
-use crate::wire::KEY_PREFIX;
+use crate::wire;
+use serde::{Deserialize, Serialize};
 
 /// An observed backend that has served nothing for this long goes. A living one is found again by the
 /// next request that is left to Envoy.
@@ -254,7 +252,7 @@ fn change<S: SharedStore>(
 }
 
 fn key(name: &str) -> String {
-    format!("{KEY_PREFIX}/e/{:016x}", xxh3_64(name.as_bytes()))
+    wire::named_key('e', name)
 }
 
 #[cfg(test)]

@@ -4,11 +4,9 @@
 //! [`LEASE_MS`]. Of two configurations with one name, as around a reload, the one that was made later
 //! takes the lease at once, so that what is done follows the newest.
 
-use xxhash_rust::xxh3::xxh3_64;
-
 use crate::ids::NowMs;
 use crate::store::{self, SharedStore, StoreError};
-use crate::wire::{KEY_PREFIX, Reader, Writer};
+use crate::wire::{self, Reader, Writer};
 
 /// A holder that has not renewed it for this long has lost it: three ticks.
 pub const LEASE_MS: u64 = 3_000;
@@ -70,7 +68,7 @@ fn encode(candidate: Candidate, now: NowMs) -> Vec<u8> {
 }
 
 fn key(name: &str) -> String {
-    format!("{KEY_PREFIX}/l/{:016x}", xxh3_64(name.as_bytes()))
+    wire::named_key('l', name)
 }
 
 #[cfg(test)]

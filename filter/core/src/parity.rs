@@ -8,11 +8,9 @@
 //!
 //! One read and one write of 41 bytes an answer.
 
-use xxhash_rust::xxh3::xxh3_64;
-
 use crate::ids::NowMs;
 use crate::store::{self, SharedStore, StoreError};
-use crate::wire::{KEY_PREFIX, Reader, Writer};
+use crate::wire::{self, Reader, Writer};
 
 /// Answers remembered.
 pub const WINDOW_ANSWERS: u32 = 100;
@@ -135,7 +133,7 @@ pub fn claim_warning<S: SharedStore>(
 }
 
 fn key(model: &str) -> String {
-    format!("{KEY_PREFIX}/p/{:016x}", xxh3_64(model.as_bytes()))
+    wire::named_key('p', model)
 }
 
 #[cfg(test)]

@@ -12,8 +12,6 @@
 
 use std::num::NonZeroU32;
 
-use xxhash_rust::xxh3::xxh3_64;
-
 use crate::ids::{BackendId, NowMs};
 use crate::limits::BACKENDS_MAX;
 use crate::load::BackendLoad;
@@ -21,7 +19,7 @@ use crate::residency::{self, Clock};
 use crate::sightings::Sighting;
 use crate::signals::{EngineKind, EngineReport};
 use crate::store::{self, SharedStore, StoreError};
-use crate::wire::{KEY_PREFIX, Reader, Writer};
+use crate::wire::{self, Reader, Writer};
 
 /// A report counts in full for this long: three readings at the default interval.
 pub const FRESH_MS: u64 = 3_000;
@@ -114,13 +112,11 @@ impl Reported {
     ) -> BackendLoad {
         let state = self.get(backend);
         let is_later = |it: &&Sighting| state.is_none_or(|state| state.reported_at < it.at);
-        match (state, sighting.filter(is_later)) {
-            (_, Some(sighting)) => {
-                // It says nothing of what runs.
-                sighting.others(state.map_or(0, |state| state.others(now).decoding()), now)
-            }
-            (Some(state), None) => state.others(now),
-            (None, None) => BackendLoad::default(),
+        let reported = state.map_or_else(BackendLoad::default, |state| state.others(now));
+        match sighting.filter(is_later) {
+            // It says nothing of what runs.
+            Some(sighting) => sighting.others(reported.decoding(), now),
+            None => reported,
         }
     }
 
@@ -156,10 +152,12 @@ impl Reported {
         // What does not change while it runs stays known when a report leaves it out.
         report.block_size_tokens = report.block_size_tokens.or(state.report.block_size_tokens);
         report.kv_blocks = report.kv_blocks.or(state.report.kv_blocks);
-        let others_blocks =
-            if restarted { 0 } else { state.allocations_of_others(&report, own_blocks) };
-        let last = if restarted { (0, 0) } else { state.others[0] };
-        let debt_blocks = if restarted { 0 } else { state.debt_blocks };
+        if restarted {
+            *state = State::first(backend, report, own, own_blocks, now);
+            return Effects { restarted, others_blocks: 0 };
+        }
+        let others_blocks = state.allocations_of_others(&report, own_blocks);
+        let (last, debt_blocks) = (state.others[0], state.debt_blocks);
         *state = State::first(backend, report, own, own_blocks, now);
         state.others[1] = last;
         state.debt_blocks = debt_blocks;
@@ -443,7 +441,7 @@ pub fn keep<S: SharedStore>(
 }
 
 fn key(name: &str) -> String {
-    format!("{KEY_PREFIX}/b/{:016x}", xxh3_64(name.as_bytes()))
+    wire::named_key('b', name)
 }
 
 #[cfg(test)]

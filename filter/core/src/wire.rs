@@ -3,12 +3,20 @@
 //! Readers return `None` on short input instead of failing: a value of an unknown layout is
 //! treated as missing.
 
+use xxhash_rust::xxh3::xxh3_64;
+
 /// Version of every stored value's layout; part of the key prefix too, so that a filter upgrade
 /// never reads its predecessor's values.
 pub const LAYOUT_VERSION: u8 = 1;
 
 /// Prefix of every key.
 pub const KEY_PREFIX: &str = "wp1";
+
+/// Key of what belongs to one configuration or model, by its name; `kind` tells what.
+#[must_use]
+pub fn named_key(kind: char, name: &str) -> String {
+    format!("{KEY_PREFIX}/{kind}/{:016x}", xxh3_64(name.as_bytes()))
+}
 
 /// Reads fields from the front of a byte slice.
 #[derive(Clone, Copy, Debug)]

@@ -91,6 +91,7 @@ impl Scraper {
                 failures: 0,
                 is_under_way: false,
             });
+            // Whoever failed a request is looked for all the time: its return is waited for.
             if health.get(backend.id).is_some() {
                 let soon = now.0.saturating_add(scrape.interval_ms.into());
                 target.due = target.due.min(NowMs(soon));
@@ -127,10 +128,7 @@ impl Scraper {
         }
         let interval_ms =
             plugin.config.scrape.as_ref().map_or(PAUSE_MAX_MS, |it| it.interval_ms.into());
-        // Whoever failed a request is looked for all the time: its return is waited for.
-        let health = HealthTable::load(&HostStore).unwrap_or_default();
-        let is_missed = health.get(target.backend).is_some();
-        let doublings = if is_missed { 0 } else { target.failures.min(16) };
+        let doublings = target.failures.min(16);
         let pause_ms = (interval_ms << doublings).min(PAUSE_MAX_MS.max(interval_ms));
         // From the due time on, so that engines stay spread; with a tenth of jitter.
         let jitter_ms = self.rng.u64(..=pause_ms / 10);
