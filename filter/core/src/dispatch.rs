@@ -11,7 +11,7 @@ use crate::endpoints;
 use crate::health;
 use crate::ids::NowMs;
 use crate::index::{Change, Holder, Index, Path, Touch};
-use crate::load::{Ledger, Ticket, Work};
+use crate::load::{Ledger, PrefillTime, Ticket, Work};
 use crate::residency::{self, Activity, Clock, Evidence, Mark};
 use crate::route::{Decision, PlacedPrompt};
 use crate::score::Match;
@@ -37,6 +37,8 @@ pub struct Dispatched {
     /// The backend that has the request as far as is known: the pick, until another answers.
     credited: Option<Arc<Backend>>,
     ticket: Option<Ticket>,
+    /// What the ended load taught.
+    prefill: Option<PrefillTime>,
     prompt: Option<PlacedPrompt>,
     changes: Vec<Change>,
     /// What the credited backend's clock was told, and where it stood before and after.
@@ -70,6 +72,13 @@ impl Dispatched {
     fn block_size_tokens(&self, config: &Config) -> u32 {
         let of_first = || config.models.first().map_or(1, |model| model.block_size_tokens.get());
         self.prompt.as_ref().map_or_else(of_first, |prompt| prompt.block_size_tokens)
+    }
+
+    /// Gives the load back, if it was not yet: the request is over. [`Writer::settle`] tells the others.
+    pub fn release(&mut self, ledger: &mut Ledger) {
+        if let Some(ticket) = self.ticket.take() {
+            self.prefill = ledger.release(ticket);
+        }
     }
 
     /// Position in the configuration of the model whose prompt was read, so that the engine's
@@ -145,6 +154,7 @@ impl<S: SharedStore> Writer<'_, S> {
             picked: picked.clone(),
             credited: picked.clone(),
             ticket: None,
+            prefill: None,
             prompt,
             changes: Vec::new(),
             told: None,
@@ -183,7 +193,7 @@ impl<S: SharedStore> Writer<'_, S> {
             None => self.failed(dispatched, &mut written),
         }
         dispatched.credited = Some(Arc::clone(served));
-        self.release(dispatched, &mut written);
+        dispatched.release(self.ledger);
         // The pick's match says nothing about this backend's clock.
         self.send_to(dispatched, served, &Match::default(), &mut written);
         written
@@ -193,7 +203,7 @@ impl<S: SharedStore> Writer<'_, S> {
     pub fn served_by_stranger(&mut self, dispatched: &mut Dispatched) -> Written {
         let mut written = Written::default();
         self.take_back(dispatched, &mut written);
-        self.release(dispatched, &mut written);
+        dispatched.release(self.ledger);
         dispatched.credited = None;
         written
     }
@@ -218,23 +228,22 @@ impl<S: SharedStore> Writer<'_, S> {
         dispatched.ticket = Some(ticket);
     }
 
-    /// Gives the load back, if it was not yet.
-    fn release(&mut self, dispatched: &mut Dispatched, written: &mut Written) {
-        if let Some(ticket) = dispatched.ticket.take() {
-            written.note(self.ledger.release(self.store, self.now, ticket));
+    /// The first byte of the answer's body passed: the prefill is done. [`Writer::settle`] tells the
+    /// others.
+    pub fn first_byte(&mut self, dispatched: &mut Dispatched, is_good: bool) {
+        dispatched.first_byte_seen = true;
+        if let Some(ticket) = &mut dispatched.ticket {
+            self.ledger.first_byte(self.now, ticket, is_good);
         }
     }
 
-    /// The first byte of the answer's body passed: the prefill is done, if the answer is a good one.
-    pub fn first_byte(&mut self, dispatched: &mut Dispatched, is_good: bool) -> Written {
+    /// Tells the other VMs which backends answer, and what ended.
+    pub fn settle(&mut self) -> Written {
         let mut written = Written::default();
-        if let Some(backend) = dispatched.credited.as_ref().filter(|_| is_good) {
-            written.note(health::answers(self.store, self.now, backend.id));
+        for backend in self.ledger.take_answering() {
+            written.note(health::answers(self.store, self.now, backend));
         }
-        dispatched.first_byte_seen = true;
-        if let Some(ticket) = &mut dispatched.ticket {
-            written.note(self.ledger.first_byte(self.store, self.now, ticket));
-        }
+        written.note(self.ledger.publish(self.store, self.now));
         written
     }
 
@@ -246,11 +255,9 @@ impl<S: SharedStore> Writer<'_, S> {
         usage: Option<Usage>,
     ) -> (Written, Option<Verdict>) {
         let mut written = Written::default();
-        if let Some(ticket) = dispatched.ticket.take() {
-            if outcome == Outcome::Answered {
-                self.learn_pace(&dispatched, &ticket, usage);
-            }
-            written.note(self.ledger.release(self.store, self.now, ticket));
+        dispatched.release(self.ledger);
+        if outcome == Outcome::Answered {
+            self.learn_pace(&dispatched, usage);
         }
         let Some(backend) = dispatched.credited.clone() else { return (written, None) };
         match outcome {
@@ -295,12 +302,14 @@ impl<S: SharedStore> Writer<'_, S> {
     }
 
     /// Learns the backend's speed. Whoever else than the pick served is not the ticket's backend.
-    fn learn_pace(&mut self, dispatched: &Dispatched, ticket: &Ticket, usage: Option<Usage>) {
-        if let (Some(prompt), true) = (&dispatched.prompt, dispatched.is_as_picked()) {
+    fn learn_pace(&mut self, dispatched: &Dispatched, usage: Option<Usage>) {
+        if let (Some(prompt), Some(prefill), true) =
+            (&dispatched.prompt, dispatched.prefill, dispatched.is_as_picked())
+        {
             let prompt_tokens = u32::try_from(prompt.prompt_tokens).unwrap_or(u32::MAX);
             let cached = usage.and_then(|usage| usage.cached_tokens);
             let cached = cached.unwrap_or(prompt.cached_tokens);
-            self.ledger.learn_pace(ticket, prompt_tokens.saturating_sub(cached));
+            self.ledger.learn_pace(prefill, prompt_tokens.saturating_sub(cached));
         }
     }
 

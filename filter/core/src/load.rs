@@ -5,6 +5,10 @@
 //! Nobody contends for a counter, and when a VM dies its counts end with its lease instead of
 //! leaking. Reads cost one store call a live VM, writes one.
 //!
+//! A dispatch is published at once, so that no two VMs send their work to the same idle backend. The ends
+//! of prefills and of requests count in their own VM at once, and for the others when
+//! [`Ledger::publish`] is called next: a client's answer need not wait for that.
+//!
 //! A prefix that several requests share lies in an engine's memory once. So each VM keeps, for
 //! itself, which prefixes its requests pin where, and counts each of them once; a prefix that is
 //! pinned through two VMs counts twice.
@@ -109,7 +113,14 @@ pub struct Ticket {
     pins: Vec<BlockHash>,
     pin_tokens: u32,
     dispatched_at: NowMs,
-    first_byte_ms: Option<u64>,
+    prefill_ms: Option<u64>,
+}
+
+/// How long a request waited for its first byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PrefillTime {
+    backend: BackendId,
+    time_ms: u64,
 }
 
 impl Ticket {
@@ -139,6 +150,10 @@ pub struct Ledger {
     nonce: u64,
     slot: Option<u32>,
     own: LoadTable,
+    /// Whether the counts changed since they were published.
+    has_news: bool,
+    /// Backends that began good answers since [`Ledger::take_answering`].
+    answering: Vec<BackendId>,
     /// How many of this VM's requests pin a prefix.
     pinned: AHashMap<(BackendId, BlockHash), u32>,
     paces: Paces,
@@ -153,6 +168,8 @@ impl Ledger {
             nonce,
             slot: None,
             own: LoadTable::default(),
+            has_news: false,
+            answering: Vec::new(),
             pinned: AHashMap::default(),
             paces: Paces::default(),
             sightings: Sightings::default(),
@@ -191,7 +208,8 @@ impl Ledger {
         load.context_tokens =
             load.context_tokens.saturating_add(pin_tokens.saturating_mul(new_pins));
         let ticket =
-            Ticket { backend, share, pins, pin_tokens, dispatched_at: now, first_byte_ms: None };
+            Ticket { backend, share, pins, pin_tokens, dispatched_at: now, prefill_ms: None };
+        self.has_news = true;
         (ticket, self.publish(store, now))
     }
 
@@ -218,46 +236,31 @@ impl Ledger {
     }
 
     /// Learns a backend's speed from a request that had `uncached_tokens` to prefill.
-    pub fn learn_pace(&mut self, ticket: &Ticket, uncached_tokens: u32) {
-        if let Some(time_ms) = ticket.first_byte_ms {
-            self.paces.add(ticket.backend, uncached_tokens, time_ms);
-        }
+    pub fn learn_pace(&mut self, prefill: PrefillTime, uncached_tokens: u32) {
+        self.paces.add(prefill.backend, uncached_tokens, prefill.time_ms);
     }
 
-    /// The request's prefill is done.
-    ///
-    /// # Errors
-    /// [`StoreError`] when publishing failed; the next publication carries the change.
-    pub fn first_byte<S: SharedStore>(
-        &mut self,
-        store: &S,
-        now: NowMs,
-        ticket: &mut Ticket,
-    ) -> Result<(), StoreError> {
+    /// The request's prefill is done, with the beginning of a good answer or of another one.
+    pub fn first_byte(&mut self, now: NowMs, ticket: &mut Ticket, is_good: bool) {
         if ticket.share.prefilling == 0 {
-            return Ok(());
+            return;
         }
-        ticket.first_byte_ms = Some(now.since_ms(ticket.dispatched_at));
+        if is_good && !self.answering.contains(&ticket.backend) {
+            self.answering.push(ticket.backend);
+        }
+        ticket.prefill_ms = Some(now.since_ms(ticket.dispatched_at));
         let done = BackendLoad {
             prefilling: std::mem::take(&mut ticket.share.prefilling),
             pending_prefill_tokens: std::mem::take(&mut ticket.share.pending_prefill_tokens),
             ..BackendLoad::default()
         };
         self.own.entry(ticket.backend).or_default().subtract(done);
-        self.publish(store, now)
+        self.has_news = true;
     }
 
-    /// The request ended, however it did.
-    ///
-    /// # Errors
-    /// [`StoreError`] when publishing failed; the next publication carries the change.
+    /// The request ended, however it did. Returns how long it waited for its first byte, if one came.
     #[allow(clippy::needless_pass_by_value, reason = "a ticket is used up")]
-    pub fn release<S: SharedStore>(
-        &mut self,
-        store: &S,
-        now: NowMs,
-        ticket: Ticket,
-    ) -> Result<(), StoreError> {
+    pub fn release(&mut self, ticket: Ticket) -> Option<PrefillTime> {
         let mut freed_pins = 0;
         for pin in ticket.pins {
             if let Some(count) = self.pinned.get_mut(&(ticket.backend, pin)) {
@@ -276,7 +279,26 @@ impl Ledger {
                 self.own.remove(&ticket.backend);
             }
         }
-        self.publish(store, now)
+        self.has_news = true;
+        ticket.prefill_ms.map(|time_ms| PrefillTime { backend: ticket.backend, time_ms })
+    }
+
+    /// Backends that began good answers since this was asked last.
+    pub fn take_answering(&mut self) -> Vec<BackendId> {
+        std::mem::take(&mut self.answering)
+    }
+
+    /// Tells the other VMs what changed, if anything did.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the host refuses; the next publication carries the change.
+    pub fn publish<S: SharedStore>(&mut self, store: &S, now: NowMs) -> Result<(), StoreError> {
+        if !self.has_news {
+            return Ok(());
+        }
+        self.write(store, now)?;
+        self.has_news = false;
+        Ok(())
     }
 
     /// This VM's own counts.
@@ -322,7 +344,7 @@ impl Ledger {
         if nonce != Some(self.nonce) {
             self.slot = None;
         }
-        self.publish(store, now)
+        self.write(store, now)
     }
 
     /// Sums the own counts and those of all other live VMs.
@@ -350,7 +372,7 @@ impl Ledger {
         Ok(totals)
     }
 
-    fn publish<S: SharedStore>(&mut self, store: &S, now: NowMs) -> Result<(), StoreError> {
+    fn write<S: SharedStore>(&mut self, store: &S, now: NowMs) -> Result<(), StoreError> {
         let record = Record {
             nonce: self.nonce,
             heartbeat: now,
@@ -502,11 +524,17 @@ mod tests {
                 (2, 110, 220)
             );
         }
-        b.first_byte(&store, NowMs(1), &mut ticket_b).unwrap();
-        b.first_byte(&store, NowMs(1), &mut ticket_b).unwrap();
+        b.first_byte(NowMs(1), &mut ticket_b, true);
+        b.first_byte(NowMs(1), &mut ticket_b, true);
+        assert_eq!(b.totals(&store, NowMs(1)).unwrap().load(B).pending_prefill_tokens, 100);
+        assert_eq!(a.totals(&store, NowMs(1)).unwrap().load(B).pending_prefill_tokens, 110);
+        b.publish(&store, NowMs(1)).unwrap();
         assert_eq!(a.totals(&store, NowMs(1)).unwrap().load(B).pending_prefill_tokens, 100);
-        a.release(&store, NowMs(2), ticket_a).unwrap();
-        b.release(&store, NowMs(2), ticket_b).unwrap();
+        assert_eq!(b.take_answering(), [B]);
+        a.release(ticket_a);
+        b.release(ticket_b);
+        a.publish(&store, NowMs(2)).unwrap();
+        b.publish(&store, NowMs(2)).unwrap();
         assert!(a.totals(&store, NowMs(2)).unwrap().loads.is_empty());
         assert!(b.totals(&store, NowMs(2)).unwrap().loads.is_empty());
     }
@@ -530,9 +558,9 @@ mod tests {
         assert_eq!(ledger.pinned_tokens(BackendId(9), &hashes, 16), 0);
         let second = send(&mut ledger, &hashes[..33], 600);
         assert_eq!(context(&ledger), 740 + 600 - 512);
-        ledger.release(&store, NowMs(0), first).unwrap();
+        ledger.release(first);
         assert_eq!(context(&ledger), 600);
-        ledger.release(&store, NowMs(0), second).unwrap();
+        ledger.release(second);
         assert_eq!(context(&ledger), 0);
         assert_eq!(ledger.pinned_tokens(B, &hashes, 16), 0);
         assert!(ledger.pinned.is_empty());

@@ -92,6 +92,7 @@ impl<'a> Vm<'a> {
         let usage = Usage { prompt_tokens: 1, cached_tokens: None, completion_tokens: 1 };
         self.writer().first_byte(&mut dispatched, true);
         self.writer().finish(dispatched, Outcome::Answered, Some(usage));
+        self.writer().settle();
         picked
     }
 }

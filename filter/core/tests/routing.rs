@@ -62,7 +62,9 @@ impl<'a> Worker<'a> {
 
     fn finish(&mut self, dispatched: Dispatched, outcome: Outcome) -> Option<Verdict> {
         let usage = Usage { prompt_tokens: 1, cached_tokens: Some(0), completion_tokens: 10 };
-        self.writer().finish(dispatched, outcome, Some(usage)).1
+        let (_, verdict) = self.writer().finish(dispatched, outcome, Some(usage));
+        self.writer().settle();
+        verdict
     }
 
     /// A whole request that its pick answers.

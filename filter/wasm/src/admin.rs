@@ -13,6 +13,7 @@ use warmpath_core::metrics::Metric;
 use warmpath_core::route::Router;
 use warmpath_core::status::{self, Known};
 
+use crate::backlog;
 use crate::host::{self, HostStore};
 use crate::plugin::Plugin;
 use crate::stats::ModelStats;
@@ -152,8 +153,8 @@ impl Admin {
 }
 
 fn status(plugin: &Plugin) -> serde_json::Result<Value> {
+    backlog::settle(plugin);
     let now = host::now();
-    plugin.flush_stats();
     let stats = &plugin.vm.stats;
     let loaded: Vec<bool> = plugin
         .models

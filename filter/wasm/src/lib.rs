@@ -5,6 +5,7 @@
 //! - `bundles`: fetches the models' bundles by callout, until each is there
 //! - `scrape`: reads the engines' metrics by callout, in one VM
 //! - `stream`: one HTTP request, from its headers to its end
+//! - `backlog`: what answers taught, taken in after they have left
 //! - `outcome`: what an answer's head and Envoy's flags say
 //! - `path`: which paths are internal
 //! - `admin`: the internal endpoints
@@ -25,6 +26,7 @@
 )]
 
 mod admin;
+mod backlog;
 mod bundles;
 mod host;
 mod outcome;

@@ -1,11 +1,13 @@
 //! One routing configuration in one VM: what its streams, its root context and the internal endpoints
 //! need of it.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::time::Duration;
 
 use ahash::AHashMap;
 use warmpath_core::config::{Config, Source};
+use warmpath_core::dispatch::Writer;
 use warmpath_core::endpoints;
 use warmpath_core::explore::Explorer;
 use warmpath_core::health::{Availability, HealthTable};
@@ -17,7 +19,7 @@ use warmpath_core::model::Model;
 use warmpath_core::parity;
 use warmpath_core::residency;
 
-use crate::host::HostStore;
+use crate::host::{self, HostStore};
 use crate::stats::{BackendStats, ModelStats};
 use crate::vm::Vm;
 
@@ -27,6 +29,9 @@ const LIVE_MS: u64 = 250;
 
 /// How often a VM looks whether the note of an observed backend is due.
 const NOTE_MS: u64 = 5_000;
+
+/// How long what answers taught may wait. Longer than an answer takes to leave, short beside a prefill.
+const SETTLE: Duration = Duration::from_millis(5);
 
 /// What a plugin's streams need of it. Streams keep it alive when the configuration changes.
 pub struct Plugin {
@@ -40,6 +45,8 @@ pub struct Plugin {
     pub vm: Rc<Vm>,
     /// This VM's exploration.
     pub explorer: RefCell<Explorer>,
+    /// Whether the root context's next tick was asked for soon.
+    is_hurried: Cell<bool>,
     backend_stats: Vec<(BackendId, BackendStats)>,
     live: RefCell<(NowMs, Rc<Live>)>,
     /// When this VM last noted that an address served.
@@ -60,6 +67,7 @@ impl Plugin {
             model_stats,
             vm,
             explorer: RefCell::default(),
+            is_hurried: Cell::new(false),
             backend_stats,
             live,
             noted: RefCell::default(),
@@ -106,6 +114,30 @@ impl Plugin {
             Ok(false) => {}
             Err(_) => self.vm.stats.add(Metric::StoreUpdatesLost, 1),
         }
+    }
+
+    /// Runs `change` on the write path.
+    pub fn write<T>(
+        &self,
+        now: NowMs,
+        change: impl FnOnce(&mut Writer<'_, HostStore>) -> T,
+    ) -> Option<T> {
+        let live = self.live(now);
+        let mut ledger = self.vm.ledger.try_borrow_mut().ok()?;
+        let config = &live.config;
+        Some(change(&mut Writer { config, store: &HostStore, ledger: &mut ledger, now }))
+    }
+
+    /// In a stream's callbacks: asks for the root context's tick in a few milliseconds.
+    pub fn settle_soon(&self) {
+        if !self.is_hurried.replace(true) {
+            host::set_tick_period(SETTLE);
+        }
+    }
+
+    /// In the tick: whether it was asked for, so that the period is to be set again.
+    pub fn take_hurry(&self) -> bool {
+        self.is_hurried.take()
     }
 
     /// Tells Envoy what the VM and the plugin's models counted.

@@ -10,6 +10,7 @@ use warmpath_core::ids::NowMs;
 use warmpath_core::metrics::Metric;
 
 use crate::admin::Admin;
+use crate::backlog;
 use crate::bundles::Bundles;
 use crate::host::{self, HostStore};
 use crate::plugin::Plugin;
@@ -38,7 +39,8 @@ struct Work {
     plugin: Rc<Plugin>,
     bundles: Bundles,
     scraper: Scraper,
-    is_slow_tick: bool,
+    period: Duration,
+    last_work: NowMs,
     last_heartbeat: NowMs,
 }
 
@@ -51,18 +53,33 @@ impl Work {
         let plugin = Rc::new(Plugin::new(config, models, Rc::clone(&vm)));
         vm.register(&plugin);
         // The first fetch waits for the first tick: while Envoy starts, its clusters are not there yet.
-        let is_slow_tick = bundles.complete();
-        host::set_tick_period(if is_slow_tick { TICK } else { TICK_LOADING });
-        Self { plugin, bundles, scraper, is_slow_tick, last_heartbeat: NowMs(0) }
+        let period = if bundles.complete() { TICK } else { TICK_LOADING };
+        host::set_tick_period(period);
+        Self { plugin, bundles, scraper, period, last_work: NowMs(0), last_heartbeat: NowMs(0) }
     }
 
     fn tick(&mut self) {
-        let plugin = Rc::clone(&self.plugin);
+        backlog::settle(&self.plugin);
         let now = host::now();
+        // Timers may be a little early; the clock may be set back.
+        let due_ms = self.period.as_millis() as u64 * 9 / 10;
+        let is_due = now < self.last_work || now.since_ms(self.last_work) >= due_ms;
+        let period = self.period;
+        if is_due {
+            self.last_work = now;
+            self.work(now);
+        }
+        if self.plugin.take_hurry() || period != self.period {
+            host::set_tick_period(self.period);
+        }
+    }
+
+    /// What is to be done each period.
+    fn work(&mut self, now: NowMs) {
+        let plugin = Rc::clone(&self.plugin);
         self.bundles.fetch(now, &plugin.vm);
-        if !self.is_slow_tick && self.bundles.complete() {
-            self.is_slow_tick = true;
-            host::set_tick_period(TICK);
+        if self.bundles.complete() {
+            self.period = TICK;
         }
         let newest = plugin.vm.newest(Some(&plugin.config.name));
         let is_newest = newest.is_some_and(|newest| Rc::ptr_eq(&newest, &plugin));
@@ -73,7 +90,6 @@ impl Work {
         if is_newest {
             self.scraper.scrape(&plugin, &plugin.live(now), now);
         }
-        plugin.flush_stats();
     }
 
     fn heartbeat(&mut self, plugin: &Plugin, is_newest: bool, now: NowMs) {

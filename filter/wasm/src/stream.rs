@@ -14,17 +14,17 @@ use warmpath_core::answer::{Framing, UsageScanner};
 use warmpath_core::ask;
 use warmpath_core::config::{Backend, Config, Source, StreamedUsage};
 use warmpath_core::decision;
-use warmpath_core::dispatch::{Dispatched, Verdict, Writer};
+use warmpath_core::dispatch::{Dispatched, Outcome, Writer};
 use warmpath_core::endpoints;
 use warmpath_core::ids::{BackendIndex, NowMs};
 use warmpath_core::metrics::{Metric, Reason};
-use warmpath_core::parity;
 use warmpath_core::request::{self, Api};
 use warmpath_core::route::{self, Decision, Pick, Refusal, Router};
 use warmpath_core::signals::parse_orca;
 use warmpath_core::store::View;
 use warmpath_core::withhold::Withholder;
 
+use crate::backlog::{self, Ended};
 use crate::host::{self, HostStore};
 use crate::outcome::{self, ResponseHead};
 use crate::path;
@@ -223,46 +223,26 @@ impl Stream {
         self.note = shown.response_header.then_some(note);
     }
 
-    /// Runs `change` on the write path, with this stream's dispatched request.
-    fn write<T>(&self, change: impl FnOnce(&mut Writer<'_, HostStore>) -> T) -> Option<T> {
-        let now = host::now();
-        let live = self.plugin.live(now);
-        let mut ledger = self.plugin.vm.ledger.try_borrow_mut().ok()?;
-        let config = &live.config;
-        Some(change(&mut Writer { config, store: &HostStore, ledger: &mut ledger, now }))
-    }
-
     fn finish(&mut self) {
-        let Some(dispatched) = self.dispatched.take() else { return };
-        self.conclude(dispatched);
-        self.plugin.flush_stats();
-    }
-
-    fn conclude(&mut self, dispatched: Dispatched) {
+        let Some(mut dispatched) = self.dispatched.take() else { return };
+        let plugin = &self.plugin;
+        if let Ok(mut ledger) = plugin.vm.ledger.try_borrow_mut() {
+            dispatched.release(&mut ledger);
+        }
         let (outcome, failure) = outcome::of(self.status, self.is_whole);
-        let usage = self.scanner.take().and_then(UsageScanner::finish);
-        let result = self.write(|writer| writer.finish(dispatched, outcome, usage));
-        let Some((written, verdict)) = result else { return };
-        let stats = &self.plugin.vm.stats;
-        stats.written(written);
-        if let Some(failure) = failure {
-            stats.failed(failure);
-        }
-        if let Some(verdict) = verdict {
-            self.judge(&verdict);
+        let scanner = self.scanner.take();
+        let ended = Ended { plugin: Rc::clone(plugin), dispatched, outcome, failure, scanner };
+        let waiting = plugin.vm.put_off(ended);
+        if outcome == Outcome::Answered && waiting <= backlog::ENDED_MAX {
+            plugin.settle_soon();
+        } else {
+            backlog::settle(plugin);
         }
     }
 
-    fn judge(&self, verdict: &Verdict) {
-        if let Some(stats) = self.plugin.model_stats.get(verdict.model_index) {
-            stats.judged(verdict);
-        }
-        if let Some(model) = self.plugin.config.models.get(verdict.model_index) {
-            let (ours, theirs) = (verdict.prompt_tokens, verdict.usage.prompt_tokens);
-            if parity::record(&HostStore, &model.name, ours, theirs).is_err() {
-                self.plugin.vm.stats.add(Metric::StoreUpdatesLost, 1);
-            }
-        }
+    /// Runs `change` on the write path.
+    fn write<T>(&self, change: impl FnOnce(&mut Writer<'_, HostStore>) -> T) -> Option<T> {
+        self.plugin.write(host::now(), change)
     }
 
     /// Looks at a chunk of the answer, and keeps back what the client did not ask for.
@@ -481,10 +461,8 @@ impl HttpContext for Stream {
         {
             self.first_byte_seen = true;
             let is_good = matches!(self.status, Some(200..=299));
-            let written = self.write(|writer| writer.first_byte(&mut dispatched, is_good));
-            if let Some(written) = written {
-                self.plugin.vm.stats.written(written);
-            }
+            self.write(|writer| writer.first_byte(&mut dispatched, is_good));
+            self.plugin.settle_soon();
             self.dispatched = Some(dispatched);
         }
         if self.scanner.is_some() {

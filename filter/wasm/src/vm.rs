@@ -11,6 +11,7 @@ use ahash::AHashMap;
 use warmpath_core::load::Ledger;
 use warmpath_core::model::Model;
 
+use crate::backlog::Ended;
 use crate::host;
 use crate::plugin::Plugin;
 use crate::stats::Stats;
@@ -26,6 +27,8 @@ pub struct Vm {
     /// Routing configurations, the newest last. Older ones live on while their streams and their root
     /// contexts do.
     plugins: RefCell<Vec<Weak<Plugin>>>,
+    /// Requests that are over and not yet learnt from.
+    ended: RefCell<Vec<Ended>>,
     dice: RefCell<Dice>,
 }
 
@@ -54,6 +57,7 @@ impl Vm {
             models: RefCell::default(),
             stats: Stats::define(),
             plugins: RefCell::default(),
+            ended: RefCell::default(),
             dice: RefCell::new(Dice { rng, turn }),
         }
     }
@@ -71,6 +75,18 @@ impl Vm {
         let plugins = self.plugins.try_borrow().ok()?;
         let mut living = plugins.iter().rev().filter_map(Weak::upgrade);
         living.find(|plugin| name.is_none_or(|name| plugin.config.name == name))
+    }
+
+    /// Keeps a request that is over for later; returns how many wait.
+    pub fn put_off(&self, request: Ended) -> usize {
+        let Ok(mut ended) = self.ended.try_borrow_mut() else { return 0 };
+        ended.push(request);
+        ended.len()
+    }
+
+    /// The requests that wait.
+    pub fn take_ended(&self) -> Vec<Ended> {
+        self.ended.take()
     }
 
     /// A random number, and the number of this decision in the VM. Workers start at random turns,

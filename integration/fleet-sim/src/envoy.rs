@@ -162,13 +162,17 @@ impl Envoy {
 
     /// The first byte of the answer came.
     pub fn first_byte(&mut self, at: SimTime, sent: &mut Sent) {
-        self.writer(sent.vm, core_now(at)).first_byte(&mut sent.dispatched, true);
+        let mut writer = self.writer(sent.vm, core_now(at));
+        writer.first_byte(&mut sent.dispatched, true);
+        writer.settle();
     }
 
     /// The answer is complete.
     pub fn finish(&mut self, at: SimTime, sent: Sent, usage: Usage) -> Option<Verdict> {
         let mut writer = self.writer(sent.vm, core_now(at));
-        writer.finish(sent.dispatched, Outcome::Answered, Some(usage)).1
+        let (_, verdict) = writer.finish(sent.dispatched, Outcome::Answered, Some(usage));
+        writer.settle();
+        verdict
     }
 
     /// Renews the workers' leases.

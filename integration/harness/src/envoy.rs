@@ -130,6 +130,8 @@ pub struct EnvoyProcess {
 
 /// How long Envoy may take to start: the module is compiled first, on a machine that may be busy.
 const START_TIMEOUT: Duration = Duration::from_secs(90);
+/// The filter takes in what an answer taught some milliseconds after the answer has left.
+const SETTLED: Duration = Duration::from_millis(30);
 /// Another program may take the port chosen for the internal listener before Envoy does.
 const START_ATTEMPTS: u32 = 3;
 
@@ -252,8 +254,9 @@ impl EnvoyProcess {
         self.process.ended()
     }
 
-    /// All counters and gauges.
+    /// All counters and gauges, what the answers so far taught included.
     pub async fn stats(&self) -> Result<Stats, HarnessError> {
+        tokio::time::sleep(SETTLED).await;
         let answer = self.client.get(self.admin, "/stats").await?;
         Ok(parse_stats(&answer.text()))
     }
@@ -265,6 +268,7 @@ impl EnvoyProcess {
 
     /// The metrics as Prometheus sees them.
     pub async fn prometheus(&self) -> Result<String, HarnessError> {
+        tokio::time::sleep(SETTLED).await;
         Ok(self.client.get(self.admin, "/stats/prometheus").await?.text())
     }
 

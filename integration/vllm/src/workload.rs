@@ -63,23 +63,21 @@ impl Draw {
     }
 }
 
-/// `count` requests for `model`.
-#[must_use]
-pub fn requests(model: &str, seed: u64, count: usize) -> Vec<Ask> {
+/// Requests for `model`, without end.
+pub fn requests(model: &str, seed: u64) -> impl Iterator<Item = Ask> {
     let mut draw = Draw(seed);
     // A handful of system prompts, as long as those that are worth a cache.
     let systems: Vec<String> = (0..4).map(|_| draw.words(120)).collect();
     let mut talks: Vec<Talk> = (0..14).map(|number| Talk::new(number, &systems)).collect();
-    let mut asks = Vec::with_capacity(count);
-    while asks.len() < count {
+    std::iter::repeat_with(move || {
         let which = draw.below(talks.len());
         let talk = &mut talks[which];
-        asks.push(talk.ask(model, &mut draw));
+        let ask = talk.ask(model, &mut draw);
         if talk.turns > 9 {
             *talk = Talk::new(talk.number + 14, &systems);
         }
-    }
-    asks
+        ask
+    })
 }
 
 /// A conversation, in the API that it keeps to.

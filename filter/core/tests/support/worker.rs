@@ -90,11 +90,11 @@ impl<'a> Worker<'a> {
         self.now = NowMs(self.now.0 + time_ms(pick.order[0]));
         let backend = self.config.backend(pick.order[0]).unwrap();
         self.writer().served(&mut dispatched, backend, 1);
-        let written = self.writer().first_byte(&mut dispatched, true);
-        self.lost_updates += written.lost_updates;
+        self.writer().first_byte(&mut dispatched, true);
+        self.lost_updates += self.writer().settle().lost_updates;
         let usage = Usage { prompt_tokens, cached_tokens, completion_tokens: 1 };
         let (written, verdict) = self.writer().finish(dispatched, Outcome::Answered, Some(usage));
-        self.lost_updates += written.lost_updates;
+        self.lost_updates += written.lost_updates + self.writer().settle().lost_updates;
         (pick, verdict.unwrap())
     }
 }
