@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::answer::Usage;
 use crate::config::{Backend, Config, Source};
 use crate::endpoints;
-use crate::health;
+use crate::health::{self, HealthTable};
 use crate::ids::NowMs;
 use crate::index::{Change, Holder, Index, Path, Touch};
 use crate::load::{Ledger, PrefillTime, Ticket, Work};
@@ -47,6 +47,7 @@ pub struct Dispatched {
     /// reuse distance in blocks.
     distances: Vec<(u32, u32)>,
     first_byte_seen: bool,
+    is_awaited: bool,
 }
 
 impl Dispatched {
@@ -72,6 +73,12 @@ impl Dispatched {
     fn block_size_tokens(&self, config: &Config) -> u32 {
         let of_first = || config.models.first().map_or(1, |model| model.block_size_tokens.get());
         self.prompt.as_ref().map_or_else(of_first, |prompt| prompt.block_size_tokens)
+    }
+
+    /// Whether others wait for the outcome: the backend was in trouble when it got the request.
+    #[must_use]
+    pub fn is_awaited(&self) -> bool {
+        self.is_awaited
     }
 
     /// Gives the load back, if it was not yet: the request is over. [`Writer::settle`] tells the others.
@@ -160,6 +167,7 @@ impl<S: SharedStore> Writer<'_, S> {
             told: None,
             distances: Vec::new(),
             first_byte_seen: false,
+            is_awaited: false,
         };
         if let Some(backend) = &picked {
             // A backend back from failures gets one trial; who loses the claim goes there anyway:
@@ -222,6 +230,8 @@ impl<S: SharedStore> Writer<'_, S> {
             dispatched.told = Some(entered.told);
             dispatched.distances = entered.distances;
         }
+        let health = HealthTable::load(self.store).unwrap_or_default();
+        dispatched.is_awaited = health.get(backend.id).is_some();
         let work = dispatched.prompt.as_ref().map_or_else(Work::default, work);
         let (ticket, result) = self.ledger.dispatch(self.store, self.now, backend.id, work);
         written.note(result);

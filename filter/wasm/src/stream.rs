@@ -232,8 +232,9 @@ impl Stream {
         let (outcome, failure) = outcome::of(self.status, self.is_whole);
         let scanner = self.scanner.take();
         let ended = Ended { plugin: Rc::clone(plugin), dispatched, outcome, failure, scanner };
+        let can_wait = outcome == Outcome::Answered && !ended.dispatched.is_awaited();
         let waiting = plugin.vm.put_off(ended);
-        if outcome == Outcome::Answered && waiting <= backlog::ENDED_MAX {
+        if can_wait && waiting <= backlog::ENDED_MAX {
             plugin.settle_soon();
         } else {
             backlog::settle(plugin);
@@ -462,7 +463,11 @@ impl HttpContext for Stream {
             self.first_byte_seen = true;
             let is_good = matches!(self.status, Some(200..=299));
             self.write(|writer| writer.first_byte(&mut dispatched, is_good));
-            self.plugin.settle_soon();
+            if dispatched.is_awaited() {
+                backlog::settle(&self.plugin);
+            } else {
+                self.plugin.settle_soon();
+            }
             self.dispatched = Some(dispatched);
         }
         if self.scanner.is_some() {
