@@ -38,10 +38,10 @@ impl Explorer {
         if known == 0 {
             return true;
         }
-        let since_ms = now.since_ms(self.last_at);
-        let is_eager = self.found_at.is_some_and(|at| now.since_ms(at) < EAGER_MS);
-        let is_long_ago = since_ms >= ANY_EVERY_MS && self.placed >= ANY_REQUESTS;
-        if is_long_ago || (is_eager && since_ms >= EAGER_EVERY_MS) {
+        let is_eager = self.found_at.is_some_and(|at| !now.has_passed(EAGER_MS, at));
+        let is_long_ago =
+            now.has_passed(ANY_EVERY_MS, self.last_at) && self.placed >= ANY_REQUESTS;
+        if is_long_ago || (is_eager && now.has_passed(EAGER_EVERY_MS, self.last_at)) {
             return true;
         }
         is_cold && random.is_multiple_of(known as u64 + 1)

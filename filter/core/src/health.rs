@@ -51,6 +51,13 @@ pub struct Trouble {
     pub failed_at: NowMs,
 }
 
+impl Trouble {
+    /// Whether its time is over.
+    fn is_over(&self, now: NowMs) -> bool {
+        now.is_due(self.retry_at, TRIAL_MS)
+    }
+}
+
 /// All backends in trouble.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HealthTable {
@@ -89,15 +96,15 @@ impl HealthTable {
         now: NowMs,
     ) -> Availability {
         let is_silent = |trouble: &Trouble| {
-            now.since_ms(trouble.failed_at) < SILENT_MS
+            !now.has_passed(SILENT_MS, trouble.failed_at)
                 && reported_at.is_some_and(|at| at <= trouble.failed_at)
         };
         match self.get(backend) {
             None => Availability::Healthy,
-            Some(trouble) if trouble.retry_at <= now && trouble.failures == 0 => {
+            Some(trouble) if trouble.is_over(now) && trouble.failures == 0 => {
                 Availability::Healthy
             }
-            Some(trouble) if trouble.retry_at <= now && !is_silent(trouble) => Availability::Trial,
+            Some(trouble) if trouble.is_over(now) && !is_silent(trouble) => Availability::Trial,
             Some(trouble) if trouble.failures < FAILURES_OF_THE_DOWN => Availability::Doubtful,
             Some(_) => Availability::Down,
         }
@@ -273,7 +280,7 @@ pub fn claim_trial<S: SharedStore>(
     store::update(store, &key(), |bytes| {
         let mut table = HealthTable::decode(bytes);
         // Who only refused work needs no trial.
-        let is_due = |it: &&mut Trouble| it.failures > 0 && it.retry_at <= now;
+        let is_due = |it: &&mut Trouble| it.failures > 0 && it.is_over(now);
         let trouble = table.get_mut(backend).filter(is_due)?;
         trouble.retry_at = NowMs(now.0.saturating_add(TRIAL_MS));
         Some(table.encode())

@@ -40,6 +40,9 @@ impl fmt::Display for BackendId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BackendIndex(pub usize);
 
+/// How far workers' readings of one clock may be apart: a callback has one for all it does.
+const AHEAD_MS: u64 = 1_000;
+
 /// A moment on the caller's clock, in milliseconds since the Unix epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct NowMs(pub u64);
@@ -49,5 +52,38 @@ impl NowMs {
     #[must_use]
     pub fn since_ms(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)
+    }
+
+    /// Whether `period_ms` have passed since `earlier`. A moment that lies ahead was noted before the
+    /// clock was set back, and counts as long past: what is done each second is done again at once, not
+    /// when the clock has caught up.
+    #[must_use]
+    pub fn has_passed(self, period_ms: u64, earlier: Self) -> bool {
+        self.since_ms(earlier) >= period_ms || earlier.since_ms(self) > AHEAD_MS
+    }
+
+    /// Whether the moment `due`, set at most `wait_max_ms` ahead, is here, or was set before the clock was
+    /// set back.
+    #[must_use]
+    pub fn is_due(self, due: Self, wait_max_ms: u64) -> bool {
+        due <= self || due.since_ms(self) > wait_max_ms.saturating_add(AHEAD_MS)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_that_is_set_back_stops_nothing() {
+        let hour = 3_600_000;
+        let noted = NowMs(2 * hour);
+        assert!(!NowMs(2 * hour + 99).has_passed(100, noted));
+        assert!(NowMs(2 * hour + 100).has_passed(100, noted));
+        assert!(!NowMs(2 * hour - 1).has_passed(100, noted), "another worker's reading");
+        assert!(NowMs(hour).has_passed(100, noted));
+        assert!(!NowMs(2 * hour - 4_000).is_due(noted, 4_000));
+        assert!(NowMs(2 * hour).is_due(noted, 4_000));
+        assert!(NowMs(hour).is_due(noted, 4_000));
     }
 }

@@ -34,7 +34,7 @@ pub fn hold<S: SharedStore>(
     let mut holds = false;
     store::update(store, &key(name), |bytes| {
         holds = decode(bytes).is_none_or(|(holder, renewed)| {
-            let expired = now.since_ms(renewed) >= LEASE_MS;
+            let expired = now.has_passed(LEASE_MS, renewed);
             expired || holder.nonce == candidate.nonce || holder.born < candidate.born
         });
         holds.then(|| encode(candidate, now))

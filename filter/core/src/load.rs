@@ -420,7 +420,7 @@ struct Record {
 
 impl Record {
     fn is_live(&self, now: NowMs) -> bool {
-        now.since_ms(self.heartbeat) < VM_LEASE_MS
+        !now.has_passed(VM_LEASE_MS, self.heartbeat)
     }
 
     fn decode(bytes: &[u8]) -> Option<Self> {

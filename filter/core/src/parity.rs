@@ -123,7 +123,7 @@ pub fn claim_warning<S: SharedStore>(
     store::update(store, &key(model), |bytes| {
         let mut parity = Parity::decode(bytes).unwrap_or_default();
         let is_due =
-            parity.warned_at == NowMs(0) || now.since_ms(parity.warned_at) >= WARNING_PERIOD_MS;
+            parity.warned_at == NowMs(0) || now.has_passed(WARNING_PERIOD_MS, parity.warned_at);
         if !parity.is_approximate() || !is_due {
             return None;
         }

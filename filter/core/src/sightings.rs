@@ -69,7 +69,7 @@ impl Sightings {
     /// Whether a report of `backend` is worth taking in.
     #[must_use]
     pub fn wants(&self, backend: BackendId, now: NowMs) -> bool {
-        self.0.get(&backend).is_none_or(|last| now.since_ms(last.at) >= EVERY_MS)
+        self.0.get(&backend).is_none_or(|last| now.has_passed(EVERY_MS, last.at))
     }
 
     /// Takes in a report of `backend`, which holds `capacity_tokens` (0 while unknown); `own` is the

@@ -286,7 +286,11 @@ fn with_every_backend_down_requests_are_refused_until_the_next_trial() {
         assert_eq!(decision, Decision::Refusal(expected));
     }
     worker.now = NowMs(worker.now.0 + 2_000);
-    assert_eq!(worker.serve(&prompt(1, 100)).1, Reason::PrefixMiss, "a trial");
+    let (_, reason, trial, _) = worker.send(&prompt(1, 100));
+    assert_eq!((reason, trial.is_awaited()), (Reason::PrefixMiss, true));
+    worker.finish(trial, Outcome::Answered);
+    let (_, _, next, _) = worker.send(&prompt(1, 100));
+    assert!(!next.is_awaited());
 }
 
 #[test]

@@ -9,6 +9,7 @@ use std::rc::Rc;
 
 use warmpath_core::answer::UsageScanner;
 use warmpath_core::dispatch::{Dispatched, Outcome, Verdict};
+use warmpath_core::ids::NowMs;
 use warmpath_core::metrics::{Failure, Metric};
 use warmpath_core::parity;
 
@@ -34,11 +35,11 @@ pub struct Ended {
 
 impl Ended {
     /// Takes in what it taught.
-    pub fn conclude(self) {
+    fn conclude(self, now: NowMs) {
         let plugin = &self.plugin;
         let usage = self.scanner.and_then(UsageScanner::finish);
         let (dispatched, outcome) = (self.dispatched, self.outcome);
-        let result = plugin.write(host::now(), |writer| writer.finish(dispatched, outcome, usage));
+        let result = plugin.write(now, |writer| writer.finish(dispatched, outcome, usage));
         let Some((written, verdict)) = result else { return };
         let stats = &plugin.vm.stats;
         stats.written(written);
@@ -65,16 +66,17 @@ fn judge(plugin: &Plugin, verdict: &Verdict) {
 
 /// Takes in all that waits in `plugin`'s VM, and tells the other VMs and Envoy.
 pub fn settle(plugin: &Plugin) {
+    let now = host::now();
     for ended in plugin.vm.take_ended() {
         // A plugin that was replaced has stats of its own.
         let is_own = std::ptr::eq(Rc::as_ptr(&ended.plugin), plugin);
         let other = (!is_own).then(|| Rc::clone(&ended.plugin));
-        ended.conclude();
+        ended.conclude(now);
         if let Some(other) = other {
             other.flush_stats();
         }
     }
-    if let Some(written) = plugin.write(host::now(), |writer| writer.settle()) {
+    if let Some(written) = plugin.write(now, |writer| writer.settle()) {
         plugin.vm.stats.written(written);
     }
     plugin.flush_stats();

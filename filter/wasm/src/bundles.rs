@@ -74,7 +74,7 @@ impl Bundles {
     /// Starts the fetches that are due.
     pub fn fetch(&mut self, now: NowMs, vm: &Vm) {
         for (position, wanted) in self.wanted.iter_mut().enumerate() {
-            if !matches!(wanted.state, State::Due(at) if at <= now) {
+            if !matches!(wanted.state, State::Due(at) if now.is_due(at, PAUSE_MAX_MS)) {
                 continue;
             }
             let BundleSource { cluster, authority, path } = &wanted.source;

@@ -79,7 +79,7 @@ impl Plugin {
         let Ok(mut live) = self.live.try_borrow_mut() else {
             return Rc::new(Live::configured(&self.config));
         };
-        if now.since_ms(live.0) >= LIVE_MS
+        if now.has_passed(LIVE_MS, live.0)
             && let Ok(refreshed) = live.1.refresh(&HostStore, &self.config)
         {
             *live = (now, Rc::new(refreshed));
@@ -97,11 +97,11 @@ impl Plugin {
     /// Notes that `address`, a host of the endpoint cluster, served.
     pub fn note_served(&self, address: &str, now: NowMs) {
         let Ok(mut noted) = self.noted.try_borrow_mut() else { return };
-        if noted.get(address).is_some_and(|at| now.since_ms(*at) < NOTE_MS) {
+        if noted.get(address).is_some_and(|at| !now.has_passed(NOTE_MS, *at)) {
             return;
         }
         // What went from the list is noted again when it serves again.
-        noted.retain(|_, at| now.since_ms(*at) < NOTE_MS);
+        noted.retain(|_, at| !now.has_passed(NOTE_MS, *at));
         noted.insert(address.to_owned(), now);
         match endpoints::seen(&HostStore, &self.config.name, address, now) {
             Ok(true) => {

@@ -61,9 +61,9 @@ impl Work {
     fn tick(&mut self) {
         backlog::settle(&self.plugin);
         let now = host::now();
-        // Timers may be a little early; the clock may be set back.
+        // Timers may be a little early.
         let due_ms = self.period.as_millis() as u64 * 9 / 10;
-        let is_due = now < self.last_work || now.since_ms(self.last_work) >= due_ms;
+        let is_due = now.has_passed(due_ms, self.last_work);
         let period = self.period;
         if is_due {
             self.last_work = now;
@@ -83,7 +83,7 @@ impl Work {
         }
         let newest = plugin.vm.newest(Some(&plugin.config.name));
         let is_newest = newest.is_some_and(|newest| Rc::ptr_eq(&newest, &plugin));
-        if now.since_ms(self.last_heartbeat) >= HEARTBEAT_MS {
+        if now.has_passed(HEARTBEAT_MS, self.last_heartbeat) {
             self.last_heartbeat = now;
             self.heartbeat(&plugin, is_newest, now);
         }

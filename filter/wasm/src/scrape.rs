@@ -96,7 +96,8 @@ impl Scraper {
                 let soon = now.0.saturating_add(scrape.interval_ms.into());
                 target.due = target.due.min(NowMs(soon));
             }
-            if target.is_under_way || target.due > now {
+            let wait_max_ms = PAUSE_MAX_MS.max(scrape.interval_ms.into());
+            if target.is_under_way || !now.is_due(target.due, wait_max_ms) {
                 continue;
             }
             let Some(token) = start(scrape, &live.config, backend) else {
