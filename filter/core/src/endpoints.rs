@@ -144,7 +144,9 @@ pub fn seen<S: SharedStore>(
         let known = endpoints.0.iter_mut().find(|it| it.address.as_deref() == Some(address));
         is_new = known.is_none() && has_room;
         match known {
-            Some(endpoint) if !now.has_passed(SEEN_EVERY_MS, NowMs(endpoint.seen_ms)) => return None,
+            Some(endpoint) if !now.has_passed(SEEN_EVERY_MS, NowMs(endpoint.seen_ms)) => {
+                return None;
+            }
             Some(endpoint) => endpoint.seen_ms = now.0,
             None if !has_room => return None,
             None => endpoints.0.push(observed_endpoint(address, now)),

@@ -39,8 +39,7 @@ impl Explorer {
             return true;
         }
         let is_eager = self.found_at.is_some_and(|at| !now.has_passed(EAGER_MS, at));
-        let is_long_ago =
-            now.has_passed(ANY_EVERY_MS, self.last_at) && self.placed >= ANY_REQUESTS;
+        let is_long_ago = now.has_passed(ANY_EVERY_MS, self.last_at) && self.placed >= ANY_REQUESTS;
         if is_long_ago || (is_eager && now.has_passed(EAGER_EVERY_MS, self.last_at)) {
             return true;
         }

@@ -101,9 +101,7 @@ impl HealthTable {
         };
         match self.get(backend) {
             None => Availability::Healthy,
-            Some(trouble) if trouble.is_over(now) && trouble.failures == 0 => {
-                Availability::Healthy
-            }
+            Some(trouble) if trouble.is_over(now) && trouble.failures == 0 => Availability::Healthy,
             Some(trouble) if trouble.is_over(now) && !is_silent(trouble) => Availability::Trial,
             Some(trouble) if trouble.failures < FAILURES_OF_THE_DOWN => Availability::Doubtful,
             Some(_) => Availability::Down,

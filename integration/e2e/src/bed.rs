@@ -92,14 +92,12 @@ impl Front {
 
     /// What `GET /_warmpath/status` says.
     pub async fn status(&self) -> Value {
-        let client = HttpClient::new();
-        let answer = client.get(self.envoy.internal(), "/_warmpath/status").await.expect("status");
-        assert_eq!(answer.status, 200, "{}", answer.text());
-        answer.json()
+        self.envoy.status().await.expect("a status")
     }
 
     /// What `POST /_warmpath/explain` says of a request with this path and body.
     pub async fn explain(&self, path: &str, body: &Value) -> Value {
+        self.envoy.settled().await;
         let client = HttpClient::new();
         let path = format!("/_warmpath/explain{path}");
         let answer = client.post_json(self.envoy.internal(), &path, body).await.expect("explained");

@@ -256,9 +256,20 @@ impl EnvoyProcess {
 
     /// All counters and gauges, what the answers so far taught included.
     pub async fn stats(&self) -> Result<Stats, HarnessError> {
-        tokio::time::sleep(SETTLED).await;
+        self.settled().await;
         let answer = self.client.get(self.admin, "/stats").await?;
         Ok(parse_stats(&answer.text()))
+    }
+
+    /// Waits until what the answers so far taught is taken in.
+    pub async fn settled(&self) {
+        tokio::time::sleep(SETTLED).await;
+    }
+
+    /// What `GET /_warmpath/status` says, what the answers so far taught included.
+    pub async fn status(&self) -> Result<Value, HarnessError> {
+        self.settled().await;
+        Ok(self.client.get(self.internal, "/_warmpath/status").await?.json())
     }
 
     /// One counter or gauge; 0 if Envoy does not have it, as before its first use.
@@ -268,7 +279,7 @@ impl EnvoyProcess {
 
     /// The metrics as Prometheus sees them.
     pub async fn prometheus(&self) -> Result<String, HarnessError> {
-        tokio::time::sleep(SETTLED).await;
+        self.settled().await;
         Ok(self.client.get(self.admin, "/stats/prometheus").await?.text())
     }
 

@@ -83,8 +83,7 @@ async fn front(family: &str, engine: &Engine, dir: &std::path::Path) -> EnvoyPro
 
 /// What the filter's status says of its only backend and model.
 async fn status(envoy: &EnvoyProcess) -> [Value; 2] {
-    let answer = HttpClient::new().get(envoy.internal(), "/_warmpath/status").await;
-    let status = answer.expect("an answer").json();
+    let status = envoy.status().await.expect("an answer");
     [status["backends"][0].clone(), status["models"][0].clone()]
 }
 
