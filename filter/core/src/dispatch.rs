@@ -247,12 +247,18 @@ impl<S: SharedStore> Writer<'_, S> {
         }
     }
 
+    /// Tells the other VMs which backends began good answers. Before anything later is told.
+    pub fn tell_answering(&mut self) -> Written {
+        let mut written = Written::default();
+        for (backend, at) in self.ledger.take_answering() {
+            written.note(health::answers(self.store, at, backend));
+        }
+        written
+    }
+
     /// Tells the other VMs which backends answer, and what ended.
     pub fn settle(&mut self) -> Written {
-        let mut written = Written::default();
-        for backend in self.ledger.take_answering() {
-            written.note(health::answers(self.store, self.now, backend));
-        }
+        let mut written = self.tell_answering();
         written.note(self.ledger.publish(self.store, self.now));
         written
     }
@@ -278,7 +284,7 @@ impl<S: SharedStore> Writer<'_, S> {
             }
             Outcome::Refused => {
                 self.take_back(&mut dispatched, &mut written);
-                written.note(health::succeeded(self.store, backend.id));
+                written.note(health::succeeded(self.store, self.now, backend.id));
                 return (written, None);
             }
             Outcome::Shed => {
@@ -294,7 +300,8 @@ impl<S: SharedStore> Writer<'_, S> {
                 return (written, None);
             }
         }
-        written.lost_updates += u64::from(health::succeeded(self.store, backend.id).is_err());
+        written.lost_updates +=
+            u64::from(health::succeeded(self.store, self.now, backend.id).is_err());
         let (Some(prompt), Some(usage)) = (&dispatched.prompt, usage) else {
             return (written, None);
         };

@@ -219,7 +219,9 @@ pub fn remove<S: SharedStore>(store: &S, name: &str, id: BackendId) -> Result<()
 pub fn expire<S: SharedStore>(store: &S, name: &str, now: NowMs) -> Result<(), StoreError> {
     // An idle one may well hold what it held.
     change(store, name, false, |endpoints| {
-        endpoints.retain(|endpoint| {
+        endpoints.retain_mut(|endpoint| {
+            // Ahead, if the clock was set back.
+            endpoint.seen_ms = endpoint.seen_ms.min(now.0);
             let age_ms = now.since_ms(NowMs(endpoint.seen_ms));
             endpoint.source != Source::Observed || age_ms < OBSERVED_AGE_MS
         });
@@ -245,7 +247,7 @@ fn change<S: SharedStore>(
     })?;
     for name in gone {
         let id = BackendId::from_name(&name);
-        health::succeeded(store, id)?;
+        health::forget(store, id)?;
         if forgets {
             residency::change(store, id, 0, Clock::restart)?;
         }

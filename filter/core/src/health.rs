@@ -124,6 +124,12 @@ impl HealthTable {
         backends.filter_map(|id| self.get(id)).map(|it| it.retry_at.since_ms(now)).min()
     }
 
+    /// The table's bytes without `backend`.
+    fn without(mut self, backend: BackendId) -> Vec<u8> {
+        self.troubles.retain(|trouble| trouble.backend != backend);
+        self.encode()
+    }
+
     fn get_mut(&mut self, backend: BackendId) -> Option<&mut Trouble> {
         self.troubles.iter_mut().find(|trouble| trouble.backend == backend)
     }
@@ -207,22 +213,38 @@ pub fn shed<S: SharedStore>(store: &S, now: NowMs, backend: BackendId) -> Result
     Ok(())
 }
 
-/// Notes a success of `backend`: it is healthy. Writes only if it was in trouble.
+/// Notes a success of `backend` at `at`: it is healthy. Writes only if it was in trouble by then.
 ///
 /// # Errors
 /// [`StoreError`] when the update was lost.
-pub fn succeeded<S: SharedStore>(store: &S, backend: BackendId) -> Result<(), StoreError> {
+pub fn succeeded<S: SharedStore>(
+    store: &S,
+    at: NowMs,
+    backend: BackendId,
+) -> Result<(), StoreError> {
     store::update(store, &key(), |bytes| {
-        let mut table = HealthTable::decode(bytes);
-        table.get_mut(backend)?;
-        table.troubles.retain(|trouble| trouble.backend != backend);
-        Some(table.encode())
+        let table = HealthTable::decode(bytes);
+        table.get(backend).filter(|trouble| !at.precedes(trouble.failed_at))?;
+        Some(table.without(backend))
     })?;
     Ok(())
 }
 
-/// Notes that `backend` began a good answer: it lives, and the next trial is due at once. Writes only if
-/// it was in trouble. Whether it also ends its answers is for [`succeeded`] to say.
+/// Forgets the troubles of `backend`, which is gone.
+///
+/// # Errors
+/// [`StoreError`] when the update was lost.
+pub fn forget<S: SharedStore>(store: &S, backend: BackendId) -> Result<(), StoreError> {
+    store::update(store, &key(), |bytes| {
+        let table = HealthTable::decode(bytes);
+        table.get(backend)?;
+        Some(table.without(backend))
+    })?;
+    Ok(())
+}
+
+/// Notes that `backend` began a good answer at `now`: it lives, and the next trial is due at once. Writes
+/// only if it was in trouble by then. Whether it also ends its answers is for [`succeeded`] to say.
 ///
 /// # Errors
 /// [`StoreError`] when the update was lost.
@@ -255,6 +277,9 @@ fn end_trial<S: SharedStore>(
     store::update(store, &key(), |bytes| {
         let mut table = HealthTable::decode(bytes);
         let trouble = table.get_mut(backend).filter(|trouble| trouble.failures > 0)?;
+        if now.precedes(trouble.failed_at) {
+            return None;
+        }
         // A pause that another failure began meanwhile stays.
         let is_trial = trouble.retry_at.since_ms(trouble.failed_at) > BACKOFF_MAX_MS;
         if is_trial {
@@ -281,6 +306,8 @@ pub fn claim_trial<S: SharedStore>(
         let is_due = |it: &&mut Trouble| it.failures > 0 && it.is_over(now);
         let trouble = table.get_mut(backend).filter(is_due)?;
         trouble.retry_at = NowMs(now.0.saturating_add(TRIAL_MS));
+        // Ahead, if the clock was set back: that of a trial is the later one.
+        trouble.failed_at = trouble.failed_at.min(now);
         Some(table.encode())
     })
 }
@@ -318,7 +345,7 @@ mod tests {
         assert_eq!(failed(&store, NowMs(1_500), B), Ok(2));
         assert_eq!(at(&store, 3_499), Availability::Down);
         assert_eq!(at(&store, 3_500), Availability::Trial);
-        succeeded(&store, B).unwrap();
+        succeeded(&store, NowMs(u64::MAX), B).unwrap();
         assert_eq!(at(&store, 3_501), Availability::Healthy);
     }
 
@@ -403,7 +430,37 @@ mod tests {
     #[test]
     fn success_of_a_healthy_backend_writes_nothing() {
         let store = MemoryStore::default();
-        succeeded(&store, B).unwrap();
+        succeeded(&store, NowMs(u64::MAX), B).unwrap();
         assert_eq!(store.size().0, 0);
+    }
+
+    #[test]
+    fn a_success_clears_no_failure_that_came_after_it() {
+        let store = MemoryStore::default();
+        for _ in 0..2 {
+            failed(&store, NowMs(1_005), B).unwrap();
+        }
+        succeeded(&store, NowMs(1_000), B).unwrap();
+        answers(&store, NowMs(1_000), B).unwrap();
+        assert_eq!(at(&store, 1_010), Availability::Down);
+        succeeded(&store, NowMs(1_006), B).unwrap();
+        assert_eq!(at(&store, 1_010), Availability::Healthy);
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_keeps_no_backend_out() {
+        let (store, hour) = (MemoryStore::default(), 3_600_000);
+        for _ in 0..3 {
+            failed(&store, NowMs(2 * hour), B).unwrap();
+        }
+        assert_eq!(at(&store, 2 * hour), Availability::Down);
+        assert_eq!(at(&store, hour), Availability::Trial);
+        assert!(claim_trial(&store, NowMs(hour), B).unwrap());
+        assert_eq!(at(&store, hour), Availability::Down);
+        // The client of the trial left.
+        give_back_trial(&store, NowMs(hour + 5), B).unwrap();
+        assert_eq!(at(&store, hour + 5), Availability::Trial);
+        succeeded(&store, NowMs(hour + 6), B).unwrap();
+        assert_eq!(at(&store, hour + 7), Availability::Healthy);
     }
 }

@@ -62,6 +62,13 @@ impl NowMs {
         self.since_ms(earlier) >= period_ms || earlier.since_ms(self) > AHEAD_MS
     }
 
+    /// Whether what happened at `other` came after this moment. What lies well ahead was noted before the
+    /// clock was set back.
+    #[must_use]
+    pub fn precedes(self, other: Self) -> bool {
+        (1..=AHEAD_MS).contains(&other.since_ms(self))
+    }
+
     /// Whether the moment `due`, set at most `wait_max_ms` ahead, is here, or was set before the clock was
     /// set back.
     #[must_use]
@@ -82,6 +89,8 @@ mod tests {
         assert!(NowMs(2 * hour + 100).has_passed(100, noted));
         assert!(!NowMs(2 * hour - 1).has_passed(100, noted), "another worker's reading");
         assert!(NowMs(hour).has_passed(100, noted));
+        assert!(NowMs(2 * hour - 5).precedes(noted) && !noted.precedes(noted));
+        assert!(!NowMs(hour).precedes(noted));
         assert!(!NowMs(2 * hour - 4_000).is_due(noted, 4_000));
         assert!(NowMs(2 * hour).is_due(noted, 4_000));
         assert!(NowMs(hour).is_due(noted, 4_000));

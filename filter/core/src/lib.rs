@@ -25,7 +25,8 @@
 //!
 //! What engines say of themselves is read by [`signals`] and kept in [`reported`], or in [`sightings`]
 //! where it came with an answer; [`endpoints`] has the backends that nobody configured; [`live`] is the
-//! configuration with both. [`lease`] says which VM scrapes; [`status`] shows everything.
+//! configuration with both. [`lease`] says which VM scrapes, [`turn`] when;
+//! [`status`] shows everything.
 //!
 //! Shared state lives in [`store`], laid out by [`wire`]; [`config`] is checked once; [`limits`]
 //! has every bound; [`metrics`] every name.
@@ -76,5 +77,6 @@ pub mod signals;
 pub mod standing;
 pub mod status;
 pub mod store;
+pub mod turn;
 pub mod wire;
 pub mod withhold;

@@ -152,8 +152,8 @@ pub struct Ledger {
     own: LoadTable,
     /// Whether the counts changed since they were published.
     has_news: bool,
-    /// Backends that began good answers since [`Ledger::take_answering`].
-    answering: Vec<BackendId>,
+    /// Backends that began good answers since [`Ledger::take_answering`], and when they last did.
+    answering: AHashMap<BackendId, NowMs>,
     /// How many of this VM's requests pin a prefix.
     pinned: AHashMap<(BackendId, BlockHash), u32>,
     paces: Paces,
@@ -169,7 +169,7 @@ impl Ledger {
             slot: None,
             own: LoadTable::default(),
             has_news: false,
-            answering: Vec::new(),
+            answering: AHashMap::default(),
             pinned: AHashMap::default(),
             paces: Paces::default(),
             sightings: Sightings::default(),
@@ -245,8 +245,8 @@ impl Ledger {
         if ticket.share.prefilling == 0 {
             return;
         }
-        if is_good && !self.answering.contains(&ticket.backend) {
-            self.answering.push(ticket.backend);
+        if is_good {
+            self.answering.insert(ticket.backend, now);
         }
         ticket.prefill_ms = Some(now.since_ms(ticket.dispatched_at));
         let done = BackendLoad {
@@ -283,8 +283,8 @@ impl Ledger {
         ticket.prefill_ms.map(|time_ms| PrefillTime { backend: ticket.backend, time_ms })
     }
 
-    /// Backends that began good answers since this was asked last.
-    pub fn take_answering(&mut self) -> Vec<BackendId> {
+    /// Backends that began good answers since this was asked last, and when they last did.
+    pub fn take_answering(&mut self) -> AHashMap<BackendId, NowMs> {
         std::mem::take(&mut self.answering)
     }
 
@@ -296,9 +296,9 @@ impl Ledger {
         if !self.has_news {
             return Ok(());
         }
-        self.write(store, now)?;
+        // What fails is not repeated at each tick.
         self.has_news = false;
-        Ok(())
+        self.write(store, now)
     }
 
     /// This VM's own counts.
@@ -530,7 +530,7 @@ mod tests {
         assert_eq!(a.totals(&store, NowMs(1)).unwrap().load(B).pending_prefill_tokens, 110);
         b.publish(&store, NowMs(1)).unwrap();
         assert_eq!(a.totals(&store, NowMs(1)).unwrap().load(B).pending_prefill_tokens, 100);
-        assert_eq!(b.take_answering(), [B]);
+        assert_eq!(b.take_answering().into_iter().collect::<Vec<_>>(), [(B, NowMs(1))]);
         a.release(ticket_a);
         b.release(ticket_b);
         a.publish(&store, NowMs(2)).unwrap();

@@ -8,7 +8,7 @@
 use std::rc::Rc;
 
 use warmpath_core::answer::UsageScanner;
-use warmpath_core::dispatch::{Dispatched, Outcome, Verdict};
+use warmpath_core::dispatch::{Dispatched, Outcome, Verdict, Writer, Written};
 use warmpath_core::ids::NowMs;
 use warmpath_core::metrics::{Failure, Metric};
 use warmpath_core::parity;
@@ -25,6 +25,8 @@ pub struct Ended {
     pub plugin: Rc<Plugin>,
     /// The request.
     pub dispatched: Dispatched,
+    /// When it ended.
+    pub at: NowMs,
     /// How it ended.
     pub outcome: Outcome,
     /// How its backend failed, if it did.
@@ -35,11 +37,11 @@ pub struct Ended {
 
 impl Ended {
     /// Takes in what it taught.
-    fn conclude(self, now: NowMs) {
+    fn conclude(self) {
         let plugin = &self.plugin;
         let usage = self.scanner.and_then(UsageScanner::finish);
         let (dispatched, outcome) = (self.dispatched, self.outcome);
-        let result = plugin.write(now, |writer| writer.finish(dispatched, outcome, usage));
+        let result = plugin.write(self.at, |writer| writer.finish(dispatched, outcome, usage));
         let Some((written, verdict)) = result else { return };
         let stats = &plugin.vm.stats;
         stats.written(written);
@@ -67,17 +69,19 @@ fn judge(plugin: &Plugin, verdict: &Verdict) {
 /// Takes in all that waits in `plugin`'s VM, and tells the other VMs and Envoy.
 pub fn settle(plugin: &Plugin) {
     let now = host::now();
+    let tell = |tell: fn(&mut Writer<'_, HostStore>) -> Written| {
+        plugin.vm.stats.written(plugin.write(now, tell).unwrap_or_default());
+    };
+    tell(|writer| writer.tell_answering());
     for ended in plugin.vm.take_ended() {
         // A plugin that was replaced has stats of its own.
         let is_own = std::ptr::eq(Rc::as_ptr(&ended.plugin), plugin);
         let other = (!is_own).then(|| Rc::clone(&ended.plugin));
-        ended.conclude(now);
+        ended.conclude();
         if let Some(other) = other {
             other.flush_stats();
         }
     }
-    if let Some(written) = plugin.write(now, |writer| writer.settle()) {
-        plugin.vm.stats.written(written);
-    }
+    tell(|writer| writer.settle());
     plugin.flush_stats();
 }

@@ -19,10 +19,10 @@ use crate::stream::Stream;
 use crate::vm::Vm;
 
 /// Tick while bundles are missing: routing by tokens starts at most this much later than it could.
-const TICK_LOADING: Duration = Duration::from_millis(50);
+const TICK_LOADING_MS: u64 = 50;
 
 /// Tick otherwise: readings of metrics start at most this much later than they are due.
-const TICK: Duration = Duration::from_millis(200);
+const TICK_MS: u64 = 200;
 
 /// Leases and gauges are made for this.
 const HEARTBEAT_MS: u64 = 1_000;
@@ -39,7 +39,10 @@ struct Work {
     plugin: Rc<Plugin>,
     bundles: Bundles,
     scraper: Scraper,
-    period: Duration,
+    /// How often there is work.
+    period_ms: u64,
+    /// What the timer was set to here.
+    timer_ms: u64,
     last_work: NowMs,
     last_heartbeat: NowMs,
 }
@@ -53,24 +56,26 @@ impl Work {
         let plugin = Rc::new(Plugin::new(config, models, Rc::clone(&vm)));
         vm.register(&plugin);
         // The first fetch waits for the first tick: while Envoy starts, its clusters are not there yet.
-        let period = if bundles.complete() { TICK } else { TICK_LOADING };
-        host::set_tick_period(period);
-        Self { plugin, bundles, scraper, period, last_work: NowMs(0), last_heartbeat: NowMs(0) }
+        let period_ms = if bundles.complete() { TICK_MS } else { TICK_LOADING_MS };
+        host::set_tick_period(Duration::from_millis(period_ms));
+        let (last_work, last_heartbeat) = (NowMs(0), NowMs(0));
+        let timer_ms = period_ms;
+        Self { plugin, bundles, scraper, period_ms, timer_ms, last_work, last_heartbeat }
     }
 
     fn tick(&mut self) {
         backlog::settle(&self.plugin);
         let now = host::now();
         // Timers may be a little early.
-        let due_ms = self.period.as_millis() as u64 * 9 / 10;
-        let is_due = now.has_passed(due_ms, self.last_work);
-        let period = self.period;
-        if is_due {
+        if now.has_passed(self.period_ms * 9 / 10, self.last_work) {
             self.last_work = now;
             self.work(now);
         }
-        if self.plugin.take_hurry() || period != self.period {
-            host::set_tick_period(self.period);
+        // Requests may have asked for this tick: the next one comes when work is due.
+        let left_ms = self.period_ms.saturating_sub(now.since_ms(self.last_work)).max(1);
+        if self.plugin.take_hurry() || left_ms != self.timer_ms {
+            self.timer_ms = left_ms;
+            host::set_tick_period(Duration::from_millis(left_ms));
         }
     }
 
@@ -79,7 +84,7 @@ impl Work {
         let plugin = Rc::clone(&self.plugin);
         self.bundles.fetch(now, &plugin.vm);
         if self.bundles.complete() {
-            self.period = TICK;
+            self.period_ms = TICK_MS;
         }
         let newest = plugin.vm.newest(Some(&plugin.config.name));
         let is_newest = newest.is_some_and(|newest| Rc::ptr_eq(&newest, &plugin));
@@ -128,6 +133,16 @@ impl Work {
 }
 
 impl Context for Root {
+    /// The configuration was replaced, and its last stream is over.
+    fn on_done(&mut self) -> bool {
+        if let Some(work) = &self.work {
+            backlog::settle(&work.plugin);
+            // Envoy would go on with the timer.
+            host::set_tick_period(Duration::ZERO);
+        }
+        true
+    }
+
     fn on_http_call_response(
         &mut self,
         token_id: u32,

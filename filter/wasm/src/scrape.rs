@@ -17,6 +17,7 @@ use warmpath_core::live::{Contradiction, Live};
 use warmpath_core::metrics::Metric;
 use warmpath_core::reported;
 use warmpath_core::signals::parse_metrics;
+use warmpath_core::turn::Turn;
 
 use crate::host::{self, HostStore};
 use crate::plugin::Plugin;
@@ -41,7 +42,7 @@ pub struct Scraper {
 #[derive(Clone, Copy)]
 struct Target {
     backend: BackendId,
-    due: NowMs,
+    turn: Turn,
     failures: u32,
     is_under_way: bool,
 }
@@ -84,25 +85,23 @@ impl Scraper {
         let Some(scrape) = plugin.config.scrape.as_ref().filter(|_| self.is_leader) else { return };
         let health = HealthTable::load(&HostStore).unwrap_or_default();
         for backend in &live.config.backends {
-            let first = now.0 + self.rng.u64(..u64::from(scrape.interval_ms));
+            let first_ms = self.rng.u64(..u64::from(scrape.interval_ms));
             let target = self.targets.entry(backend.id).or_insert(Target {
                 backend: backend.id,
-                due: NowMs(first),
+                turn: Turn::after(now, first_ms),
                 failures: 0,
                 is_under_way: false,
             });
             // Whoever failed a request is looked for all the time: its return is waited for.
             if health.get(backend.id).is_some() {
-                let soon = now.0.saturating_add(scrape.interval_ms.into());
-                target.due = target.due.min(NowMs(soon));
+                target.turn = target.turn.within(now, scrape.interval_ms.into());
             }
-            let wait_max_ms = PAUSE_MAX_MS.max(scrape.interval_ms.into());
-            if target.is_under_way || !now.is_due(target.due, wait_max_ms) {
+            if target.is_under_way || !target.turn.is_due(now) {
                 continue;
             }
             let Some(token) = start(scrape, &live.config, backend) else {
                 // No cluster leads there, or not yet.
-                target.due = NowMs(now.0.saturating_add(UNREACHABLE_PAUSE_MS));
+                target.turn = Turn::after(now, UNREACHABLE_PAUSE_MS);
                 continue;
             };
             target.is_under_way = true;
@@ -131,14 +130,11 @@ impl Scraper {
             plugin.config.scrape.as_ref().map_or(PAUSE_MAX_MS, |it| it.interval_ms.into());
         let doublings = target.failures.min(16);
         let pause_ms = (interval_ms << doublings).min(PAUSE_MAX_MS.max(interval_ms));
-        // From the due time on, so that engines stay spread; with a tenth of jitter.
-        let jitter_ms = self.rng.u64(..=pause_ms / 10);
-        let base = if target.failures == 0 {
-            target.due.0.max(now.0.saturating_sub(pause_ms))
-        } else {
-            now.0
-        };
-        target.due = NowMs(base + pause_ms - pause_ms / 20 + jitter_ms);
+        // With a tenth of jitter.
+        let wait_ms = pause_ms - pause_ms / 20 + self.rng.u64(..=pause_ms / 10);
+        let is_in_pace = target.failures == 0;
+        target.turn =
+            if is_in_pace { target.turn.next(now, wait_ms) } else { Turn::after(now, wait_ms) };
         target.is_under_way = false;
         self.targets.insert(target.backend, target);
         true

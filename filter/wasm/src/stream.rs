@@ -231,7 +231,8 @@ impl Stream {
         }
         let (outcome, failure) = outcome::of(self.status, self.is_whole);
         let scanner = self.scanner.take();
-        let ended = Ended { plugin: Rc::clone(plugin), dispatched, outcome, failure, scanner };
+        let at = host::now();
+        let ended = Ended { plugin: Rc::clone(plugin), dispatched, at, outcome, failure, scanner };
         let can_wait = outcome == Outcome::Answered && !ended.dispatched.is_awaited();
         let waiting = plugin.vm.put_off(ended);
         if can_wait && waiting <= backlog::ENDED_MAX {
