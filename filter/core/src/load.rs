@@ -7,7 +7,7 @@
 //!
 //! A dispatch is published at once, so that no two VMs send their work to the same idle backend. The ends
 //! of prefills and of requests count in their own VM at once, and for the others when
-//! [`Ledger::publish`] is called next: a client's answer need not wait for that.
+//! [`Ledger::publish`] is called next: the first bytes of an answer need not wait for that.
 //!
 //! A prefix that several requests share lies in an engine's memory once. So each VM keeps, for
 //! itself, which prefixes its requests pin where, and counts each of them once; a prefix that is

@@ -1,9 +1,10 @@
 //! What answers taught, taken in after they have left.
 //!
 //! Envoy writes an answer to its client when the callbacks of its last bytes are over, those of access
-//! logging included. So what can wait does: the counts of this VM change at once, while the shared state
-//! and Envoy's stats follow at a tick of the root context a few milliseconds later, for all requests
-//! that ended meanwhile. Failures do not wait, nor does the outcome where a backend was in trouble.
+//! logging included. So what can wait does: requests in flight are counted at once, while cache clocks,
+//! health, parity and Envoy's stats follow at a tick of the root context a few milliseconds later, for
+//! all requests that ended meanwhile. Failures do not wait, nor does the outcome where a backend was in
+//! trouble.
 
 use std::rc::Rc;
 

@@ -226,12 +226,16 @@ impl Stream {
     fn finish(&mut self) {
         let Some(mut dispatched) = self.dispatched.take() else { return };
         let plugin = &self.plugin;
+        let at = host::now();
         if let Ok(mut ledger) = plugin.vm.ledger.try_borrow_mut() {
             dispatched.release(&mut ledger);
+            // A follow-up may come at once, at another worker: its backend must not seem busy.
+            if ledger.publish(&HostStore, at).is_err() {
+                plugin.vm.stats.add(Metric::StoreUpdatesLost, 1);
+            }
         }
         let (outcome, failure) = outcome::of(self.status, self.is_whole);
         let scanner = self.scanner.take();
-        let at = host::now();
         let ended = Ended { plugin: Rc::clone(plugin), dispatched, at, outcome, failure, scanner };
         let can_wait = outcome == Outcome::Answered && !ended.dispatched.is_awaited();
         let waiting = plugin.vm.put_off(ended);
