@@ -247,18 +247,12 @@ impl<S: SharedStore> Writer<'_, S> {
         }
     }
 
-    /// Tells the other VMs which backends began good answers. Before anything later is told.
-    pub fn tell_answering(&mut self) -> Written {
+    /// Tells the other VMs which backends answer, and what ended.
+    pub fn settle(&mut self) -> Written {
         let mut written = Written::default();
         for (backend, at) in self.ledger.take_answering() {
             written.note(health::answers(self.store, at, backend));
         }
-        written
-    }
-
-    /// Tells the other VMs which backends answer, and what ended.
-    pub fn settle(&mut self) -> Written {
-        let mut written = self.tell_answering();
         written.note(self.ledger.publish(self.store, self.now));
         written
     }

@@ -11,6 +11,8 @@
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use crate::config::{Backend, Config, Drain, ModelSet, Source};
 use crate::health;
 use crate::ids::{BackendId, NowMs};
@@ -18,7 +20,6 @@ use crate::limits::BACKENDS_MAX;
 use crate::residency::{self, Clock};
 use crate::store::{self, SharedStore, StoreError};
 use crate::wire;
-use serde::{Deserialize, Serialize};
 
 /// An observed backend that has served nothing for this long goes. A living one is found again by the
 /// next request that is left to Envoy.

@@ -124,12 +124,6 @@ impl HealthTable {
         backends.filter_map(|id| self.get(id)).map(|it| it.retry_at.since_ms(now)).min()
     }
 
-    /// The table's bytes without `backend`.
-    fn without(mut self, backend: BackendId) -> Vec<u8> {
-        self.troubles.retain(|trouble| trouble.backend != backend);
-        self.encode()
-    }
-
     fn get_mut(&mut self, backend: BackendId) -> Option<&mut Trouble> {
         self.troubles.iter_mut().find(|trouble| trouble.backend == backend)
     }
@@ -222,12 +216,7 @@ pub fn succeeded<S: SharedStore>(
     at: NowMs,
     backend: BackendId,
 ) -> Result<(), StoreError> {
-    store::update(store, &key(), |bytes| {
-        let table = HealthTable::decode(bytes);
-        table.get(backend).filter(|trouble| !at.precedes(trouble.failed_at))?;
-        Some(table.without(backend))
-    })?;
-    Ok(())
+    clear(store, backend, |trouble| !at.precedes(trouble.failed_at))
 }
 
 /// Forgets the troubles of `backend`, which is gone.
@@ -235,10 +224,20 @@ pub fn succeeded<S: SharedStore>(
 /// # Errors
 /// [`StoreError`] when the update was lost.
 pub fn forget<S: SharedStore>(store: &S, backend: BackendId) -> Result<(), StoreError> {
+    clear(store, backend, |_| true)
+}
+
+/// Takes `backend` off the list, if it is there and `is_past` says so.
+fn clear<S: SharedStore>(
+    store: &S,
+    backend: BackendId,
+    is_past: impl Fn(&Trouble) -> bool,
+) -> Result<(), StoreError> {
     store::update(store, &key(), |bytes| {
-        let table = HealthTable::decode(bytes);
-        table.get(backend)?;
-        Some(table.without(backend))
+        let mut table = HealthTable::decode(bytes);
+        table.get(backend).filter(|trouble| is_past(trouble))?;
+        table.troubles.retain(|trouble| trouble.backend != backend);
+        Some(table.encode())
     })?;
     Ok(())
 }
@@ -276,10 +275,8 @@ fn end_trial<S: SharedStore>(
 ) -> Result<(), StoreError> {
     store::update(store, &key(), |bytes| {
         let mut table = HealthTable::decode(bytes);
-        let trouble = table.get_mut(backend).filter(|trouble| trouble.failures > 0)?;
-        if now.precedes(trouble.failed_at) {
-            return None;
-        }
+        let is_past = |it: &&mut Trouble| it.failures > 0 && !now.precedes(it.failed_at);
+        let trouble = table.get_mut(backend).filter(is_past)?;
         // A pause that another failure began meanwhile stays.
         let is_trial = trouble.retry_at.since_ms(trouble.failed_at) > BACKOFF_MAX_MS;
         if is_trial {

@@ -9,7 +9,7 @@
 use std::rc::Rc;
 
 use warmpath_core::answer::UsageScanner;
-use warmpath_core::dispatch::{Dispatched, Outcome, Verdict, Writer, Written};
+use warmpath_core::dispatch::{Dispatched, Outcome, Verdict};
 use warmpath_core::ids::NowMs;
 use warmpath_core::metrics::{Failure, Metric};
 use warmpath_core::parity;
@@ -69,20 +69,17 @@ fn judge(plugin: &Plugin, verdict: &Verdict) {
 
 /// Takes in all that waits in `plugin`'s VM, and tells the other VMs and Envoy.
 pub fn settle(plugin: &Plugin) {
-    let now = host::now();
-    let tell = |tell: fn(&mut Writer<'_, HostStore>) -> Written| {
-        plugin.vm.stats.written(plugin.write(now, tell).unwrap_or_default());
-    };
-    tell(|writer| writer.tell_answering());
+    // First bytes came before what ended; its load was given back when it did.
+    if let Some(written) = plugin.write(host::now(), |writer| writer.settle()) {
+        plugin.vm.stats.written(written);
+    }
     for ended in plugin.vm.take_ended() {
-        // A plugin that was replaced has stats of its own.
-        let is_own = std::ptr::eq(Rc::as_ptr(&ended.plugin), plugin);
-        let other = (!is_own).then(|| Rc::clone(&ended.plugin));
+        let owner = Rc::clone(&ended.plugin);
         ended.conclude();
-        if let Some(other) = other {
-            other.flush_stats();
+        // A plugin that was replaced has stats of its own.
+        if !std::ptr::eq(&*owner, plugin) {
+            owner.flush_stats();
         }
     }
-    tell(|writer| writer.settle());
     plugin.flush_stats();
 }

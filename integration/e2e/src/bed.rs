@@ -92,7 +92,9 @@ impl Front {
 
     /// What `GET /_warmpath/status` says.
     pub async fn status(&self) -> Value {
-        self.envoy.status().await.expect("a status")
+        let answer = self.envoy.status().await.expect("status");
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        answer.json()
     }
 
     /// What `POST /_warmpath/explain` says of a request with this path and body.

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::bootstrap::{Bootstrap, Variant, merge};
-use crate::http::HttpClient;
+use crate::http::{HttpAnswer, HttpClient};
 use crate::process::ChildProcess;
 use crate::{HarnessError, paths};
 
@@ -267,9 +267,9 @@ impl EnvoyProcess {
     }
 
     /// What `GET /_warmpath/status` says, what the answers so far taught included.
-    pub async fn status(&self) -> Result<Value, HarnessError> {
+    pub async fn status(&self) -> Result<HttpAnswer, HarnessError> {
         self.settled().await;
-        Ok(self.client.get(self.internal, "/_warmpath/status").await?.json())
+        self.client.get(self.internal, "/_warmpath/status").await
     }
 
     /// One counter or gauge; 0 if Envoy does not have it, as before its first use.

@@ -83,7 +83,7 @@ async fn front(family: &str, engine: &Engine, dir: &std::path::Path) -> EnvoyPro
 
 /// What the filter's status says of its only backend and model.
 async fn status(envoy: &EnvoyProcess) -> [Value; 2] {
-    let status = envoy.status().await.expect("an answer");
+    let status = envoy.status().await.expect("an answer").json();
     [status["backends"][0].clone(), status["models"][0].clone()]
 }
 
