@@ -26,22 +26,24 @@ fi
 RUSTFLAGS="${flags[*]}" cargo build --quiet --locked --release --bins --manifest-path "$crate/Cargo.toml" \
     --target "$host" --target-dir "$target_dir"
 
-targets=$(cd "$crate" && ls fuzz_targets/*.rs | sed 's|fuzz_targets/||; s|\.rs$||')
-passed=0
-for name in $targets; do
+# As many at once as there are cores.
+smoke() {
+    local name=$1 seeds=()
     mkdir -p "$corpus/$name" "$artifacts/$name"
-    seeds=()
     if [ -d "$crate/seeds/$name" ]; then seeds=("$crate/seeds/$name"); fi
-    log=.cache/fuzz/$name.log
+    local log=.cache/fuzz/$name.log
     if "$target_dir/$host/release/$name" -seed=1 -max_total_time="$seconds" -timeout=10 -rss_limit_mb=4096 \
         -artifact_prefix="$artifacts/$name/" "$corpus/$name" "${seeds[@]}" >"$log" 2>&1; then
         echo "fuzz target $name: ok, $(sed -n 's/^Done \([0-9]*\) runs.*/\1 runs/p' "$log")"
-        passed=$((passed + 1))
     else
         tail -n 40 "$log" >&2
         echo "fuzz target $name: FAILED; its input is in $artifacts/$name" >&2
-        exit 1
+        return 1
     fi
-done
+}
+export -f smoke
+export crate seconds host target_dir corpus artifacts
+targets=$(cd "$crate" && ls fuzz_targets/*.rs | sed 's|fuzz_targets/||; s|\.rs$||')
+xargs -P "$(nproc)" -I {} bash -euo pipefail -c 'smoke {}' <<<"$targets"
 # In cargo's own words, so that the total of `make test` counts the targets.
-echo "test result: ok. $passed passed; 0 failed; 0 ignored (fuzz targets)"
+echo "test result: ok. $(wc -l <<<"$targets") passed; 0 failed; 0 ignored (fuzz targets)"

@@ -21,9 +21,12 @@ pub fn request(data: &[u8]) {
     let Some((&choice, body_bytes)) = data.split_first() else { return };
     let Some(api) = Api::ALL.get(usize::from(choice) % Api::ALL.len()) else { return };
     let parsed = request::parse(*api, body_bytes);
-    let mut padded = b" \n".to_vec();
-    padded.extend_from_slice(body_bytes);
-    padded.push(b'\t');
+    // A byte order mark is one at the very beginning only.
+    let (mark, rest) = match body_bytes.strip_prefix("\u{feff}".as_bytes()) {
+        Some(rest) => ("\u{feff}", rest),
+        None => ("", body_bytes),
+    };
+    let padded = [mark.as_bytes(), b" \n", rest, b"\t"].concat();
     if !body_bytes.is_empty() {
         assert_eq!(request::parse(*api, &padded), parsed);
     }

@@ -53,7 +53,7 @@ pub mod dispatch;
 pub mod endpoints;
 pub mod explain;
 pub mod explore;
-#[cfg(feature = "fuzzing")]
+#[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 pub mod health;
 pub mod ids;

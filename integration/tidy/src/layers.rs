@@ -18,7 +18,7 @@ const ALLOWED: &[(&str, &str, &[&str])] = &[
     (
         "filter/bundle",
         "warmpath-bundle",
-        &["ahash", "serde", "serde_json", "thiserror", "tokenizers", "xxhash-rust"],
+        &["ahash", "memchr", "serde", "serde_json", "thiserror", "tokenizers", "xxhash-rust"],
     ),
     (
         "filter/core",

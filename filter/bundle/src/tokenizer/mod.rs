@@ -16,9 +16,9 @@ use tokenizers::pipeline::{
     Model, PipelineModelScratch, PipelineToken, PipelineTokenizer, PreTokenizer,
     PreTokenizerScratch, Segment as CrateSegment, Span, SpecialSegmentIterator, normalize_all,
 };
-use tokenizers::vocab::bucket_added_vocabulary::AddedVocabulary;
 use xxhash_rust::xxh3::xxh3_64;
 
+use self::added::AddedTokens;
 use crate::bpe::{Bpe, BpeScratch};
 use crate::error::{BundleError, TokenizeError};
 use crate::format::{Kind, Layout};
@@ -45,7 +45,7 @@ pub enum Segment<'a> {
 pub struct Tokenizer {
     /// Normalizers, pre-tokenizer and post-processor, and the model if it is the library's.
     stages: PipelineTokenizer,
-    added: AddedVocabulary,
+    added: AddedTokens,
     /// The model, unless it is the library's.
     bpe: Option<Bpe>,
     /// Tells tokenizers apart in a memo's keys.
@@ -120,7 +120,7 @@ impl Tokenizer {
             vocab_size: meta.vocab_size,
             scratches: Mutex::new(Vec::new()),
             stages,
-            added,
+            added: AddedTokens::new(added)?,
             bpe,
         })
     }

@@ -330,6 +330,7 @@ fn the_fuzz_target_takes_every_api() {
             let mut data = vec![api as u8];
             data.extend_from_slice(body.as_bytes());
             fuzz_request(&data);
+            crate::fuzzing::request(&data);
         }
         fuzz_request(&[api as u8, 0xff]);
     }
@@ -367,6 +368,7 @@ mod random {
             let mut data = vec![api];
             data.extend_from_slice(text.as_bytes());
             fuzz_request(&data);
+            crate::fuzzing::request(&data);
         }
 
         #[test]
