@@ -85,7 +85,7 @@ async fn faults_at_random_leave_nothing_behind() {
     let listed = SceneOptions::new(Variant::ClusterHeader);
     for (options, seed) in [(options, 7), (listed, 8)] {
         let mut scene = Scene::start(&options).await;
-        let chaos = chaos(&mut scene, seconds(20), seed).await;
+        let chaos = chaos(&mut scene, seconds(15), seed).await;
         assert!(chaos.different.is_empty(), "{:#?}", chaos.different);
         let good = chaos.shots.iter().filter(|shot| shot.is_good()).count();
         assert!(chaos.compared * 2 > good, "only {} of {good} compared", chaos.compared);
