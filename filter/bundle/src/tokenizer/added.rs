@@ -191,6 +191,13 @@ mod tests {
         prop::collection::vec(token, 0..5)
     }
 
+    fn vocabulary(tokens: impl IntoIterator<Item = AddedToken>) -> AddedVocabulary {
+        let mut vocabulary = AddedVocabulary::new();
+        let none: Option<&NormalizerChain<'_>> = None;
+        vocabulary.add_tokens(tokens, 0, |_| None, none).unwrap();
+        vocabulary
+    }
+
     fn text() -> impl Strategy<Value = String> {
         let pieces = ["<a>", "<a><b", "<", ">", "[x]", "[", " ", "é", "é!", "中", "b", "word"];
         prop::collection::vec(prop::sample::select(pieces.to_vec()), 0..20)
@@ -200,9 +207,7 @@ mod tests {
     proptest! {
         #[test]
         fn matches_are_the_librarys((tokens, text) in (tokens(), text())) {
-            let mut vocabulary = AddedVocabulary::new();
-            let none: Option<&NormalizerChain<'_>> = None;
-            vocabulary.add_tokens(tokens, 0, |_| None, none).unwrap();
+            let vocabulary = vocabulary(tokens);
             let Ok(added) = AddedTokens::new(vocabulary.clone()) else { return Ok(()) };
             for (is_normalized, (offset, _)) in
                 [false, true].into_iter().flat_map(|it| text.char_indices().map(move |at| (it, at)))
@@ -220,9 +225,7 @@ mod tests {
     fn what_the_library_would_panic_on_is_refused() {
         let token = |content: &str| AddedToken::from(content, true).single_word(true);
         for (content, is_good) in [("é", false), ("e", true)] {
-            let mut vocabulary = AddedVocabulary::new();
-            let none: Option<&NormalizerChain<'_>> = None;
-            vocabulary.add_tokens([token(content)], 0, |_| None, none).unwrap();
+            let vocabulary = vocabulary([token(content)]);
             assert_eq!(AddedTokens::new(vocabulary).is_ok(), is_good, "{content}");
         }
     }
