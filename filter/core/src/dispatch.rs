@@ -318,7 +318,7 @@ impl<S: SharedStore> Writer<'_, S> {
             (&dispatched.prompt, dispatched.prefill, dispatched.is_as_picked())
         {
             let prompt_tokens = u32::try_from(prompt.prompt_tokens).unwrap_or(u32::MAX);
-            let cached = usage.and_then(|usage| usage.cached_tokens);
+            let cached = usage.and_then(|usage| reported_cached_tokens(prompt, usage));
             let cached = cached.unwrap_or(prompt.cached_tokens);
             self.ledger.learn_pace(prefill, prompt_tokens.saturating_sub(cached));
         }
@@ -445,10 +445,16 @@ struct Entered {
     distances: Vec<(u32, u32)>,
 }
 
+/// What the engine had of the prompt, if it says so and means the prompt that was read: of a batch it
+/// gives the sum, and of an image it counts tokens that are not known here.
+fn reported_cached_tokens(prompt: &PlacedPrompt, usage: Usage) -> Option<u32> {
+    usage.cached_tokens.filter(|_| !prompt.is_approximate)
+}
+
 /// How much of each run of matched blocks the engine found in its cache; nothing when it does not
 /// say.
 fn evidence(prompt: &PlacedPrompt, distances: &[(u32, u32)], usage: Usage) -> Vec<Evidence> {
-    let Some(cached_tokens) = usage.cached_tokens else { return Vec::new() };
+    let Some(cached_tokens) = reported_cached_tokens(prompt, usage) else { return Vec::new() };
     let block_size = prompt.block_size_tokens.max(1);
     let mut cached_blocks = cached_tokens / block_size;
     // The engine computes at least the last token, so a last full block is never found.

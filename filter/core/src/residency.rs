@@ -9,11 +9,12 @@
 //!
 //! In: touches and allocations of the requests that were routed, and what engines report as cached.
 //! Out: [`Clock::weight`], the probability that a block last touched in an epoch is resident. One
-//! clock is 549 bytes in the store, read for each holder of a prompt and written twice a request.
+//! clock is 553 bytes in the store, read for each holder of a prompt and written twice a request.
 //!
 //! The distance at which blocks go is learnt from the reports, starting at the capacity: requests
 //! that other proxies sent, memory that running requests pin and a capacity that is wrong or unknown
-//! all move it.
+//! all move it. So is how sharply they go: requests that fill the memory with long prompts blur the
+//! order in which it is freed.
 
 use crate::ids::BackendId;
 use crate::store::{self, SharedStore, StoreError};
@@ -29,14 +30,23 @@ pub const EPOCHS_KEPT: usize = 128;
 /// Blocks an epoch while the capacity is unknown: 4,096 tokens of 16.
 const EPOCH_BLOCKS_UNKNOWN: u32 = 256;
 
-/// Distance over capacity below which a block is surely resident. Running requests pin blocks out
-/// of order, which blurs the LRU order by about their share of the memory.
-const SURE_RATIO: f32 = 0.7;
-
-/// Centre and width of the step from resident to gone, as distance over reach. Block partial use and
-/// the coarse epochs put the centre below 1.
+/// Centre of the step from resident to gone, as distance over reach. Block partial use and the coarse
+/// epochs put it below 1.
 const STEP_CENTRE: f32 = 0.95;
-const STEP_WIDTH: f32 = 0.03;
+
+/// Width of the step before anything is learnt, and the bounds of what is. Running requests pin blocks
+/// out of order, which blurs the LRU order: by little where they are few or short, by a tenth of the
+/// cache where they fill it.
+const STEP_WIDTH: f32 = 0.1;
+const STEP_WIDTH_MIN: f32 = 0.02;
+const STEP_WIDTH_MAX: f32 = 0.2;
+
+/// Widths before the centre at which a block is surely there: what is missing of the probability is
+/// below 0.3%. Nothing is surely gone, or nothing could be learnt of a reach that is too short.
+const SURE_WIDTHS: f32 = 6.0;
+
+/// By how much one request's report moves the width at most, as a share of it.
+const WIDTH_LEARNING_RATE: f32 = 0.05;
 
 /// By how much one request's report moves the reach at most, as a share of it. A wrong capacity is
 /// mended within a hundred reports near the step; single reports are blurred by what runs.
@@ -92,6 +102,8 @@ pub struct Clock {
     pub capacity_blocks: u32,
     /// Distance in blocks within which blocks are kept; 0 while neither known nor learnt.
     reach_blocks: f32,
+    /// Width of the step from resident to gone, as a share of the reach.
+    step_width: f32,
     /// Blocks that this Envoy's requests allocated, since the clock was made.
     pub own_blocks: u64,
     /// Reports in a row that contradict what is surely there.
@@ -111,6 +123,7 @@ impl Clock {
             epoch: 0,
             capacity_blocks,
             reach_blocks: capacity_blocks as f32,
+            step_width: STEP_WIDTH,
             own_blocks: 0,
             contradictions: 0,
             epoch_fill_blocks: 0,
@@ -148,30 +161,44 @@ impl Clock {
         if self.reach_blocks <= 0.0 {
             return 1.0;
         }
-        let ratio = distance_blocks as f32 / self.reach_blocks;
-        if ratio < SURE_RATIO {
+        let beyond = self.beyond_widths(distance_blocks);
+        if beyond < -SURE_WIDTHS {
             return 1.0;
         }
-        1.0 / (1.0 + ((ratio - STEP_CENTRE) / STEP_WIDTH).exp())
+        1.0 / (1.0 + beyond.exp())
     }
 
-    /// Takes in what an engine reported: moves the reach towards what explains it. This is the
-    /// online gradient of a logistic regression on the place of the step.
+    /// How far a distance is beyond the centre of the step, in widths of the step.
+    fn beyond_widths(&self, distance_blocks: u32) -> f32 {
+        let ratio = distance_blocks as f32 / self.reach_blocks;
+        (ratio - STEP_CENTRE) / self.step_width
+    }
+
+    /// Takes in what an engine reported: moves the reach and the width towards what explains it. This
+    /// is the online gradient of a logistic regression on the place and the width of the step.
     ///
     /// An engine that says of three prompts in a row that nothing is there of what surely was lost its
     /// cache: the clock restarts.
     pub fn learn(&mut self, evidence: &[Evidence]) {
         let is_contradicted = self.is_contradicted(evidence);
-        let mut error = 0.0;
+        let (mut error, mut width_error) = (0.0, 0.0);
         for item in evidence {
             let off = item.resident - self.weight_at(item.distance_blocks);
             if self.reach_blocks <= 0.0 && off < -0.5 {
                 self.reach_blocks = (item.distance_blocks as f32).max(1.0);
             }
             error += off;
+            if self.reach_blocks > 0.0 {
+                let beyond = self.beyond_widths(item.distance_blocks);
+                // Far from the step, surprises have other causes than its width.
+                if beyond.abs() < SURE_WIDTHS {
+                    width_error += off * beyond;
+                }
+            }
         }
-        let step = (LEARNING_RATE * error).clamp(-LEARNING_RATE, LEARNING_RATE);
-        self.reach_blocks *= 1.0 + step;
+        self.reach_blocks *= 1.0 + step(LEARNING_RATE, error);
+        self.step_width *= 1.0 + step(WIDTH_LEARNING_RATE, width_error);
+        self.step_width = self.step_width.clamp(STEP_WIDTH_MIN, STEP_WIDTH_MAX);
         if self.capacity_blocks != 0 {
             let capacity = self.capacity_blocks as f32;
             self.reach_blocks =
@@ -296,6 +323,7 @@ impl Clock {
             own_blocks: self.own_blocks,
             // The same engine has the same memory.
             reach_blocks: self.reach_blocks,
+            step_width: self.step_width,
             ..Self::new(self.capacity_blocks)
         };
     }
@@ -324,6 +352,7 @@ impl Clock {
             epoch: reader.u32()?,
             capacity_blocks: reader.u32()?,
             reach_blocks: f32::from_bits(reader.u32()?),
+            step_width: f32::from_bits(reader.u32()?),
             own_blocks: reader.u64()?,
             contradictions: reader.u8()?,
             epoch_fill_blocks: reader.u32()?,
@@ -336,11 +365,12 @@ impl Clock {
     }
 
     fn encode(&self) -> Vec<u8> {
-        let mut writer = Writer::versioned(28 + 4 * EPOCHS_KEPT);
+        let mut writer = Writer::versioned(32 + 4 * EPOCHS_KEPT);
         writer.u16(self.generation);
         writer.u32(self.epoch);
         writer.u32(self.capacity_blocks);
         writer.u32(self.reach_blocks.to_bits());
+        writer.u32(self.step_width.to_bits());
         writer.u64(self.own_blocks);
         writer.u8(self.contradictions);
         writer.u32(self.epoch_fill_blocks);
@@ -349,6 +379,11 @@ impl Clock {
         }
         writer.finish()
     }
+}
+
+/// A step of gradient descent, bounded by its rate.
+fn step(rate: f32, error: f32) -> f32 {
+    (rate * error).clamp(-rate, rate)
 }
 
 /// The stored clock of `backend`, or a new one with `capacity_blocks`.
@@ -414,8 +449,8 @@ mod tests {
         let touched = clock.epoch;
         assert!((clock.weight(0, touched) - 1.0).abs() < 1e-6);
         fill(&mut clock, 4_000);
-        assert!((clock.weight(0, touched) - 1.0).abs() < 1e-6);
-        for _ in 0..30 {
+        assert!(clock.weight(0, touched) > 0.95, "{}", clock.weight(0, touched));
+        for _ in 0..40 {
             fill(&mut clock, 100);
         }
         assert!(clock.weight(0, touched) < 0.05, "{}", clock.weight(0, touched));
@@ -464,27 +499,45 @@ mod tests {
         assert!(clock.distance_blocks(clock.epoch).is_some());
     }
 
-    /// A cache that holds `truth` blocks, asked at random distances; what the clock makes of it.
-    fn learnt_reach(capacity_blocks: u32, truth: f32) -> f32 {
+    /// A cache that keeps blocks to a distance of `truth`, give or take `blur` of it, asked at random
+    /// distances; what the clock makes of it.
+    fn learnt(capacity_blocks: u32, truth: f32, blur: f32) -> Clock {
         let mut clock = Clock::new(capacity_blocks);
         let mut rng = fastrand::Rng::with_seed(7);
-        for _ in 0..4_000 {
+        for _ in 0..8_000 {
             let distance_blocks = rng.u32(0..40_000);
-            let resident = f32::from((distance_blocks as f32) < truth);
+            let beyond = (distance_blocks as f32 / truth - 1.0) / blur;
+            let resident = f32::from(rng.f32() < 1.0 / (1.0 + beyond.exp()));
             clock.learn(&[Evidence { distance_blocks, resident }]);
         }
-        clock.reach_blocks
+        clock
     }
+
+    const SHARP: f32 = 0.001;
 
     #[test]
     fn the_reach_is_learnt_from_reports_whatever_the_capacity_was_said_to_be() {
         for capacity in [0, 5_000, 10_000, 20_000] {
             for truth in [6_000.0, 12_000.0] {
-                let step = learnt_reach(capacity, truth) * STEP_CENTRE;
+                let step = learnt(capacity, truth, SHARP).reach_blocks * STEP_CENTRE;
                 assert!((step / truth - 1.0).abs() < 0.15, "{capacity}: {step} for {truth}");
             }
         }
-        assert!(learnt_reach(100, 40_000.0) <= 100.0 * REACH_FACTOR_MAX);
+        assert!(learnt(100, 40_000.0, SHARP).reach_blocks <= 100.0 * REACH_FACTOR_MAX);
+    }
+
+    #[test]
+    fn how_sharply_blocks_go_is_learnt_too() {
+        let width = |blur| learnt(12_000, 12_000.0, blur).step_width;
+        assert!(width(SHARP) < 0.04, "{}", width(SHARP));
+        assert!((0.06..0.14).contains(&width(0.1)), "{}", width(0.1));
+        assert!(width(0.5) <= STEP_WIDTH_MAX);
+        // The probabilities are the cache's own.
+        let clock = learnt(12_000, 12_000.0, 0.1);
+        for (distance, expected) in [(4_000, 1.0), (10_800, 0.73), (12_000, 0.5), (13_200, 0.27)] {
+            let weight = clock.weight_at(distance);
+            assert!((weight - expected).abs() < 0.2, "{distance}: {weight}");
+        }
     }
 
     #[test]

@@ -239,7 +239,8 @@ impl<S: SharedStore> Router<'_, S> {
 
     /// Whether another backend would have been picked if everything that was sent were still there.
     fn is_downgraded(&self, asked: &Asked<'_>, order: &[BackendIndex], inputs: Inputs) -> bool {
-        let is_whole = |found: &Match| found.resident_blocks >= found.sent_blocks as f64;
+        // Less than half a block is less than a tie.
+        let is_whole = |found: &Match| found.sent_blocks as f64 - found.resident_blocks < 0.5;
         if self.config.policy != Policy::KvCost || asked.matches.values().all(is_whole) {
             return false;
         }

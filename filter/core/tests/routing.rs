@@ -9,6 +9,7 @@ use warmpath_core::ids::{BackendIndex, NowMs};
 use warmpath_core::load::Ledger;
 use warmpath_core::metrics::Reason;
 use warmpath_core::reported::NOTHING;
+use warmpath_core::residency;
 use warmpath_core::route::{Decision, Refusal, Router};
 use warmpath_core::store::MemoryStore;
 
@@ -361,4 +362,25 @@ fn the_other_policies_walk_the_same_path() {
             assert!(picks.windows(2).all(|pair| (pair[0].0 + 1) % 4 == pair[1].0));
         }
     }
+}
+
+#[test]
+fn a_batchs_sum_says_nothing_of_the_prompt_that_was_read() {
+    let (config, store) = (config("kv_cost", 1, 100_000), MemoryStore::default());
+    let mut worker = Worker::new(&config, &store, 1);
+    let backend = config.backends[0].id;
+    let capacity_blocks = 100_000 / 16;
+    let mut reach_after = |body: &str| {
+        for _ in 0..2 {
+            let decision = worker.route("/v1/completions", body);
+            let (mut dispatched, _) = worker.writer().dispatch(decision);
+            worker.writer().first_byte(&mut dispatched, true);
+            worker.finish(dispatched, Outcome::Answered);
+        }
+        residency::load(&store, backend, capacity_blocks).unwrap().reach_blocks()
+    };
+    let (one, other) = (prompt(1, 1_000), prompt(2, 1_000));
+    let batch = format!(r#"{{"model":"m","prompt":[{one:?},{other:?}]}}"#);
+    assert_eq!(reach_after(&batch), capacity_blocks);
+    assert!(reach_after(&body(&one)) < capacity_blocks);
 }
