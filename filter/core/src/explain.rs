@@ -3,7 +3,8 @@
 //!
 //! Each figure comes from the stage that a real request goes through, asked once more; the pick is
 //! [`Router::route_in_session`]'s own. A dry run leaves no trace, so the next real request with the same
-//! body finds what was explained, unless others came between.
+//! body finds what was explained, unless others came between or it is one of those that are left to Envoy to
+//! find backends ([`crate::explore`]).
 
 use serde::Serialize;
 
@@ -11,8 +12,8 @@ use crate::ids::BlockHash;
 use crate::load::BackendLoad;
 use crate::metrics::Reason;
 use crate::pick;
-use crate::request;
-use crate::route::{self, Decision, Router, TokenizedPrompt};
+use crate::request::Api;
+use crate::route::{Decision, Router, TokenizedPrompt};
 use crate::score::{Demand, Match};
 use crate::standing::{Asked, Rank, Standing};
 use crate::store::SharedStore;
@@ -129,9 +130,8 @@ impl<S: SharedStore> Router<'_, S> {
         session_bytes: Option<&[u8]>,
     ) -> Explanation {
         let decision = self.route_in_session(path, body_bytes, session_bytes);
-        let api = request::Api::from_path(path);
-        let parsed = route::readable_api(self.config, path).ok();
-        let parsed = parsed.and_then(|api| request::parse(api, body_bytes).ok());
+        let api = Api::from_path(path);
+        let parsed = self.parse(path, body_bytes).ok();
         let model = parsed.as_ref().and_then(|request| request.model.clone());
         let approximate =
             parsed.as_ref().and_then(|it| it.approximation.as_ref()).map(|why| format!("{why:?}"));
@@ -153,7 +153,7 @@ impl<S: SharedStore> Router<'_, S> {
             None => (None, self.unweighed(&decision)),
         };
         Explanation {
-            api: api.map(request::Api::name),
+            api: api.map(Api::name),
             model,
             configured_model: configured.map(|model| model.name.clone()),
             adapter,

@@ -85,13 +85,9 @@ impl<S: SharedStore> Router<'_, S> {
         body_bytes: &[u8],
         session_bytes: Option<&[u8]>,
     ) -> Decision {
-        let api = match readable_api(self.config, path) {
-            Ok(api) => api,
-            Err(reason) => return self.by_load(reason),
-        };
-        let request = match request::parse(api, body_bytes) {
+        let request = match self.parse(path, body_bytes) {
             Ok(request) => request,
-            Err(error) => return self.by_load(error.into()),
+            Err(reason) => return self.by_load(reason),
         };
         let is_approximate = request.approximation.is_some();
         let prompt = match self.read(request) {
@@ -104,6 +100,18 @@ impl<S: SharedStore> Router<'_, S> {
             pick.prompt.is_approximate = is_approximate;
         }
         decision
+    }
+
+    /// What a request with this path and body asks for.
+    ///
+    /// # Errors
+    /// The reason why it is placed by load.
+    pub fn parse(&self, path: &str, body_bytes: &[u8]) -> Result<Request, Reason> {
+        let api = readable_api(self.config, path)?;
+        if body_bytes.len() > self.config.body_bytes_max as usize {
+            return Err(Reason::BodyTooLarge);
+        }
+        Ok(request::parse(api, body_bytes)?)
     }
 
     /// Decides where a request with this prompt goes.

@@ -247,10 +247,13 @@ fn the_prediction_is_in_whole_blocks_and_leaves_one_token() {
 
 #[test]
 fn what_is_not_read_goes_by_load_under_its_name() {
-    let (config, store) = (config("kv_cost", 3, 100_000), MemoryStore::default());
+    let (mut config, store) = (config("kv_cost", 3, 100_000), MemoryStore::default());
+    config.body_bytes_max = 200;
+    let long = body(&prompt(1, 100));
     let mut worker = Worker::new(&config, &store, 1);
     for (path, body, reason) in [
         ("/v1/models", "", Reason::OtherPath),
+        ("/v1/completions", &long, Reason::BodyTooLarge),
         ("/v1/completions", "", Reason::EmptyBody),
         ("/v1/completions", "{", Reason::NotJson),
         ("/v1/completions", "[]", Reason::WrongShape),

@@ -34,7 +34,8 @@ pub struct Bundles {
 }
 
 struct Wanted {
-    model_index: usize,
+    /// Positions of the models that are made from it.
+    model_indices: Vec<usize>,
     source: BundleSource,
     state: State,
     failures: u32,
@@ -48,20 +49,25 @@ enum State {
 }
 
 impl Bundles {
-    /// Wants the bundle of the model at each position. Those that this VM has already are not
-    /// fetched again, and returned.
+    /// Wants the bundle of the model at each position, the same one once. Those that this VM has
+    /// already are not fetched again, and returned.
     pub fn want(
         sources: impl Iterator<Item = BundleSource>,
         vm: &Vm,
     ) -> (Self, Vec<Option<Rc<Model>>>) {
-        let loaded = vm.models.borrow();
         let mut bundles = Self::default();
         let mut models = Vec::new();
         for (model_index, source) in sources.enumerate() {
-            let model = loaded.get(&(source.cluster.clone(), source.path.clone())).cloned();
+            let model = vm.model(&source);
             let state = if model.is_some() { State::Loaded } else { State::Due(NowMs(0)) };
-            bundles.wanted.push(Wanted { model_index, source, state, failures: 0 });
             models.push(model);
+            match bundles.wanted.iter_mut().find(|wanted| wanted.source == source) {
+                Some(twin) => twin.model_indices.push(model_index),
+                None => {
+                    let model_indices = vec![model_index];
+                    bundles.wanted.push(Wanted { model_indices, source, state, failures: 0 });
+                }
+            }
         }
         (bundles, models)
     }
@@ -88,14 +94,14 @@ impl Bundles {
         }
     }
 
-    /// A callout ended. Returns the position and the model if it brought one.
+    /// A callout ended. Returns the positions and the model if it brought one.
     pub fn answered(
         &mut self,
         token: u32,
         has_headers: bool,
         body_bytes: usize,
         vm: &Vm,
-    ) -> Option<(usize, Rc<Model>)> {
+    ) -> Option<(&[usize], Rc<Model>)> {
         let position = self.tokens.remove(&token)?;
         let wanted = self.wanted.get_mut(position)?;
         let now = host::now();
@@ -126,9 +132,8 @@ impl Bundles {
                     host::memory_bytes(),
                 );
                 let model = Rc::new(model);
-                let key = (wanted.source.cluster.clone(), wanted.source.path.clone());
-                vm.models.borrow_mut().insert(key, Rc::clone(&model));
-                Some((wanted.model_index, model))
+                vm.keep_model(&wanted.source, &model);
+                Some((&wanted.model_indices, model))
             }
             Err(error) => {
                 wanted.failed(now, vm, &error.to_string());

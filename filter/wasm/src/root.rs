@@ -123,11 +123,14 @@ impl Work {
             return;
         }
         let answered = self.bundles.answered(token, has_headers, body_bytes, &plugin.vm);
-        if let Some((index, model)) = answered
+        if let Some((indices, model)) = answered
             && let Ok(mut models) = plugin.models.try_borrow_mut()
-            && let Some(slot) = models.get_mut(index)
         {
-            *slot = Some(model);
+            for index in indices {
+                if let Some(slot) = models.get_mut(*index) {
+                    *slot = Some(Rc::clone(&model));
+                }
+            }
         }
     }
 }

@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::hash::{BuildHasher, RandomState};
 use std::rc::{Rc, Weak};
 
-use ahash::AHashMap;
+use warmpath_core::config::BundleSource;
 use warmpath_core::load::Ledger;
 use warmpath_core::model::Model;
 
@@ -20,8 +20,9 @@ use crate::stats::Stats;
 pub struct Vm {
     /// Requests in flight, by backend.
     pub ledger: RefCell<Ledger>,
-    /// Loaded models by `cluster` and `path` of their bundles.
-    pub models: RefCell<AHashMap<(String, String), Rc<Model>>>,
+    /// Loaded models and their bundles. They live as long as a routing configuration has them: a VM's
+    /// memory never shrinks, but what is freed is used again.
+    models: RefCell<Vec<(BundleSource, Weak<Model>)>>,
     /// Envoy's stats.
     pub stats: Stats,
     /// Routing configurations, the newest last. Older ones live on while their streams and their root
@@ -59,6 +60,20 @@ impl Vm {
             plugins: RefCell::default(),
             ended: RefCell::default(),
             dice: RefCell::new(Dice { rng, turn }),
+        }
+    }
+
+    /// The model of a bundle, if a routing configuration has it loaded.
+    pub fn model(&self, source: &BundleSource) -> Option<Rc<Model>> {
+        let models = self.models.try_borrow().ok()?;
+        models.iter().filter(|(of, _)| of == source).find_map(|(_, model)| model.upgrade())
+    }
+
+    /// Lets further routing configurations have a model.
+    pub fn keep_model(&self, source: &BundleSource, model: &Rc<Model>) {
+        if let Ok(mut models) = self.models.try_borrow_mut() {
+            models.retain(|(_, model)| model.strong_count() > 0);
+            models.push((source.clone(), Rc::downgrade(model)));
         }
     }
 

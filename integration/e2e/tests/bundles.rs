@@ -243,3 +243,31 @@ async fn chats_and_texts_are_routed_by_their_tokens_by_cluster_header() {
 async fn chats_and_texts_are_routed_by_their_tokens_by_override_host() {
     by_tokens(Variant::OverrideHost).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_models_of_one_bundle_load_it_once() {
+    let mut options = FrontOptions::new(Variant::OverrideHost);
+    options.bundle = Some(paths::demo_bundle().expect("the demo's bundle"));
+    let model = |name: &str| {
+        json!({
+            "name": name,
+            "block_size_tokens": 16,
+            "bundle": {"cluster": "warmpath_internal", "path": "/_warmpath/bundles/demo.wpb"},
+        })
+    };
+    options.config_patch["models"] = json!([model(MODEL), model("twin")]);
+    let bed = Bed::with_fleet(&options, &with_bundle(1)).await;
+    bed.front.wait_for_bundles(VMS).await;
+    let mut prompts = Vec::new();
+    for name in [MODEL, "twin"] {
+        let body = json!({"model": name, "prompt": "word ".repeat(99)});
+        let explained = bed.front.explain("/v1/completions", &body).await;
+        assert_eq!(explained["configured_model"], name);
+        prompts.push(explained["prompt"].clone());
+    }
+    let [one, other] = &prompts[..] else { unreachable!() };
+    assert!(one["tokens"].as_u64() > Some(90), "{one}");
+    assert_eq!(one["token_ids"], other["token_ids"]);
+    assert_ne!(one["block_hashes"], other["block_hashes"]);
+    assert_eq!(bed.front.metric("bundles_loaded_total").await, VMS);
+}
