@@ -21,7 +21,8 @@ const TEMPLATE: &str = "{% if tools %}{{ tools | tojson }}{% endif %}{% for m in
 
 /// What becomes of a body.
 fn decide(path: &str, body: &[u8]) -> Reason {
-    let config = br#"{"backends":[{"name":"a","cluster":"a"},{"name":"b","cluster":"b"}],
+    let config = br#"{"body_bytes_max":67108864,
+        "backends":[{"name":"a","cluster":"a"},{"name":"b","cluster":"b"}],
         "models":[{"name":"m","bundle":{"cluster":"c","path":"/m"}}]}"#;
     let config = Config::parse(config).expect("a configuration");
     let model = Model::from_bundle(support::bundle(TEMPLATE), 1).expect("loads");
