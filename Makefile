@@ -19,7 +19,6 @@ LOCKED ?= --locked
 NATIVE := --workspace --exclude warmpath-filter
 # What of each native package is built along with the programs; `make test` says --all-targets.
 BUILD ?= --bins
-IN_ENVOY := plain_envoy $(notdir $(basename $(wildcard integration/e2e/tests/*.rs)))
 # The filter's flags come from .cargo/config.toml, which a RUSTFLAGS variable would silently replace.
 WASM_CARGO := env -u RUSTFLAGS -u CARGO_ENCODED_RUSTFLAGS $(CARGO)
 WASM := $(TARGET_DIR)/wasm32-wasip1/wasm/warmpath_filter.wasm
@@ -64,13 +63,13 @@ format: $(TOOLCHAIN)
 .PHONY: e2e
 e2e: filter bundle $(ENVOY) $(PROMTOOL) ## The tests in a real Envoy.
 	@for file in envoy/*.yaml; do .cache/envoy/bin/envoy --mode validate --log-level warning -c $$file; done
-	$(CARGO) test $(LOCKED) $(NATIVE) $(addprefix --test ,$(IN_ENVOY))
+	$(CARGO) test $(LOCKED) $(NATIVE) --test plain_envoy --test in_envoy
 	@tools/skipped.sh
 
 .PHONY: e2e-page
 e2e-page: filter bundle $(ENVOY) ## The status page in headless Chromium; its picture is .cache/page.png.
 	@tools/need.sh chromium
-	$(CARGO) test $(LOCKED) $(NATIVE) --test page -- --nocapture
+	$(CARGO) test $(LOCKED) $(NATIVE) --test in_envoy -- page:: --nocapture
 
 .PHONY: fuzz-smoke
 fuzz-smoke: $(TOOLCHAIN) ## Six seconds of each fuzz target.
