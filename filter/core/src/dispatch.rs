@@ -119,7 +119,7 @@ pub enum Outcome {
 pub struct Written {
     /// Blocks that the tree did not have.
     pub added_blocks: u64,
-    /// Blocks that went from the tree to make room.
+    /// Blocks that went from the tree, to make room or taken back.
     pub evicted_blocks: u64,
     /// Updates of the store that were lost.
     pub lost_updates: u64,
@@ -347,7 +347,9 @@ impl<S: SharedStore> Writer<'_, S> {
         let changes = std::mem::take(&mut dispatched.changes);
         if let Some(backend) = &dispatched.credited {
             let index = Index::new(self.config.index_buckets);
-            written.lost_updates += index.take_back(self.store, backend.id, &changes) as u64;
+            let taken_back = index.take_back(self.store, backend.id, &changes);
+            written.evicted_blocks += taken_back.removed_blocks as u64;
+            written.lost_updates += taken_back.lost_updates as u64;
             if let Some((activity, before, after)) = dispatched.told.take() {
                 let result = residency::change(self.store, backend.id, 0, |clock| {
                     clock.take_back(&activity, before, after);

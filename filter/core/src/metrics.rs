@@ -166,7 +166,8 @@ closed_set! {
         InFlight = gauge("warmpath_requests_in_flight", "requests"),
         /// Blocks entered into the prefix tree.
         IndexBlocksAdded = counter("warmpath_index_blocks_added_total", "blocks"),
-        /// Blocks evicted from the prefix tree to make room.
+        /// Blocks that went from the prefix tree: to make room, or because the request that entered them
+        /// failed.
         IndexBlocksEvicted = counter("warmpath_index_blocks_evicted_total", "blocks"),
         /// Shared-store updates lost to races or to the host.
         StoreUpdatesLost = counter("warmpath_store_updates_lost_total", "updates"),

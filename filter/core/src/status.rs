@@ -32,7 +32,7 @@ pub struct Known<'a> {
     pub decisions: Vec<(&'static str, u64)>,
     /// Tokens of each model, of all workers so far.
     pub tokens: Vec<ModelTokens>,
-    /// Blocks entered into the tree and evicted from it, of all workers so far.
+    /// Blocks that came into the tree and went from it, of all workers so far.
     pub tree_blocks: (u64, u64),
 }
 

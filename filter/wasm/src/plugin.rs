@@ -168,6 +168,23 @@ impl Plugin {
         }
     }
 
+    /// The configuration was replaced: gauges of backends and models that no other one has would stay
+    /// what they are for as long as Envoy runs.
+    pub fn retire_gauges(&self) {
+        let others: Vec<Rc<Self>> =
+            self.vm.living().filter(|it| !std::ptr::eq(&**it, self)).collect();
+        for (id, stats) in &self.backend_stats {
+            if !others.iter().any(|it| it.backend_stats.iter().any(|(other, _)| other == id)) {
+                BackendMetric::ALL.iter().for_each(|metric| stats.record(*metric, 0));
+            }
+        }
+        for (model, stats) in self.config.models.iter().zip(&self.model_stats) {
+            if !others.iter().any(|it| it.config.models.iter().any(|it| it.name == model.name)) {
+                stats.approximate(false);
+            }
+        }
+    }
+
     /// Sets the gauges of the backends.
     pub fn show_backends(&self, live: &Live, totals: &Totals, now: NowMs) {
         let Ok(health) = HealthTable::load(&HostStore) else { return };

@@ -140,6 +140,7 @@ impl Context for Root {
     fn on_done(&mut self) -> bool {
         if let Some(work) = &self.work {
             backlog::settle(&work.plugin);
+            work.plugin.retire_gauges();
             // Envoy would go on with the timer.
             host::set_tick_period(Duration::ZERO);
         }

@@ -87,9 +87,14 @@ impl Vm {
 
     /// The newest routing configuration called `name`, or the newest of all.
     pub fn newest(&self, name: Option<&str>) -> Option<Rc<Plugin>> {
-        let plugins = self.plugins.try_borrow().ok()?;
-        let mut living = plugins.iter().rev().filter_map(Weak::upgrade);
+        let mut living = self.living();
         living.find(|plugin| name.is_none_or(|name| plugin.config.name == name))
+    }
+
+    /// All routing configurations, the newest first.
+    pub fn living(&self) -> impl Iterator<Item = Rc<Plugin>> + use<> {
+        let plugins = self.plugins.try_borrow().map(|plugins| plugins.clone()).unwrap_or_default();
+        plugins.into_iter().rev().filter_map(|plugin| plugin.upgrade())
     }
 
     /// Keeps a request that is over for later; returns how many wait.

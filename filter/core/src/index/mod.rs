@@ -82,6 +82,15 @@ pub struct Entered {
     pub lost_updates: usize,
 }
 
+/// What taking a prompt back did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TakenBack {
+    /// Blocks that nobody held any more, and that went.
+    pub removed_blocks: usize,
+    /// Updates lost to races or to the host.
+    pub lost_updates: usize,
+}
+
 /// The tree's handle: its geometry. The content is in the store.
 #[derive(Clone, Copy, Debug)]
 pub struct Index {
@@ -183,16 +192,18 @@ impl Index {
     }
 
     /// Takes back what [`Index::enter`] recorded for `backend`: the blocks were not stored after
-    /// all. Returns the number of updates that were lost.
+    /// all.
     pub fn take_back<S: SharedStore>(
         &self,
         store: &S,
         backend: BackendId,
         changes: &[Change],
-    ) -> usize {
-        let mut lost_updates = 0;
+    ) -> TakenBack {
+        let mut taken_back = TakenBack::default();
         for change in changes {
+            let mut removed_blocks = 0;
             let result = store::update(store, &self.key_of(change.key), |bytes| {
+                removed_blocks = 0;
                 let mut bucket = Bucket::decode(bytes);
                 let node = bucket.node_mut(change.key)?;
                 if change.depth_before == 0 {
@@ -203,13 +214,17 @@ impl Index {
                 }
                 // Blocks that nobody holds any more would only lengthen walks.
                 let depth = node.holders.iter().map(|holder| holder.depth).max().unwrap_or(0);
-                node.blocks.truncate(usize::from(depth));
+                removed_blocks = node.blocks.len().saturating_sub(depth.into());
+                node.blocks.truncate(depth.into());
                 bucket.nodes.retain(|node| !node.blocks.is_empty());
                 Some(bucket.encode())
             });
-            lost_updates += usize::from(result.is_err());
+            match result {
+                Ok(_) => taken_back.removed_blocks += removed_blocks,
+                Err(_) => taken_back.lost_updates += 1,
+            }
         }
-        lost_updates
+        taken_back
     }
 
     fn key_of(&self, key: BlockHash) -> String {

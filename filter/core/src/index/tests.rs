@@ -89,18 +89,24 @@ proptest! {
     #[test]
     fn without_eviction_the_tree_knows_what_the_map_knows(ops in ops()) {
         let (store, index, mut naive) = (MemoryStore::default(), index(64), Naive::default());
+        let mut blocks = 0;
         for op in &ops {
             let hashes = hashes(&op.tokens);
             let entered = enter(&index, &store, &hashes, touch(op.backend, op.epoch));
             let new = naive.enter(&hashes, op.backend);
             prop_assert_eq!(entered.lost_updates, 0);
             prop_assert_eq!(entered.evicted_blocks, 0);
+            blocks += entered.added_blocks;
             if op.is_taken_back {
-                index.take_back(&store, BackendId(op.backend), &entered.changes);
+                let backend = BackendId(op.backend);
+                let taken_back = index.take_back(&store, backend, &entered.changes);
+                prop_assert_eq!(taken_back.lost_updates, 0);
+                blocks -= taken_back.removed_blocks;
                 for hash in new {
                     naive.held.entry(op.backend).or_default().remove(&hash);
                 }
             }
+            prop_assert_eq!(blocks_in(&index, &store), blocks);
             for other in &ops {
                 let hashes = super::tests::hashes(&other.tokens);
                 let path = index.walk(&store, &hashes).unwrap();
@@ -182,6 +188,14 @@ fn a_hot_prefix_is_written_once_an_epoch() {
     assert_eq!(versions(&index, &store, &prompt), before);
     enter(&index, &store, &prompt, touch(1, 6));
     assert_ne!(versions(&index, &store, &prompt), before);
+}
+
+/// Blocks in all nodes.
+fn blocks_in(index: &Index, store: &MemoryStore) -> usize {
+    let buckets = (0..u64::from(index.buckets.get())).map(|bucket| index.bucket_key(bucket));
+    let entries = buckets.filter_map(|key| store.get(&key).unwrap());
+    let nodes = entries.flat_map(|entry| Bucket::decode(&entry.value).nodes);
+    nodes.map(|node| node.blocks.len()).sum()
 }
 
 fn versions(index: &Index, store: &MemoryStore, hashes: &[BlockHash]) -> Vec<u32> {

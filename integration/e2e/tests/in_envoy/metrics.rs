@@ -7,7 +7,7 @@ use warmpath_e2e::bed::{Bed, FrontOptions, post};
 use warmpath_e2e::client::{Connection, Version, whole};
 use warmpath_e2e::prompts::{completion, prompt};
 use warmpath_e2e::{poll, promtool};
-use warmpath_harness::{Variant, paths};
+use warmpath_harness::{Bootstrap, Variant, paths};
 
 async fn statistics(variant: Variant) {
     let bed = Bed::start(&FrontOptions::new(variant), 3).await;
@@ -183,4 +183,24 @@ async fn a_wrong_prediction_shows(bed: &Bed, connection: &mut Connection) {
     answers_read(bed, 46).await;
     assert_eq!(read("predicted_cached_tokens_total").await, predicted + 320);
     assert_eq!(read("reported_cached_tokens_total").await, reported);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn gauges_of_a_backend_that_was_taken_out_go_to_zero() {
+    let mut options = FrontOptions::new(Variant::OverrideHost);
+    options.is_dynamic = true;
+    let mut bed = Bed::start(&options, 2).await;
+    let up = async |bed: &Bed, engine: usize| {
+        bed.front.metric(&format!("backend_up.backend.engine-{engine}")).await
+    };
+    poll::until_equal("both to be up", 2, async || up(&bed, 0).await + up(&bed, 1).await).await;
+    let take_out = |bootstrap: &mut Bootstrap| {
+        if let Some(backends) = bootstrap.filter_config_mut()?["backends"].as_array_mut() {
+            backends.truncate(1);
+        }
+        Ok(())
+    };
+    bed.front.envoy.change(take_out).expect("a changed file");
+    poll::until_equal("the other to be gone", 0, async || up(&bed, 1).await).await;
+    assert_eq!(up(&bed, 0).await, 1);
 }
