@@ -181,10 +181,13 @@ async fn explained(
         document.getElementById('ask').click()";
     browser.run(ask, &[json!(path), json!(body)]).await;
     poll::until("an explanation", async || {
-        let rows = cells(browser, "#explained").await;
         let explained = text(browser, "#explained").await;
-        let is_it = rows.len() == ENGINES && explained.contains(fact);
-        if is_it { Ok((rows, explained)) } else { Err(explained) }
+        if !explained.contains(fact) {
+            return Err(explained);
+        }
+        // Not before: until then it may be the rows of the explanation before.
+        let rows = cells(browser, "#explained").await;
+        if rows.len() == ENGINES { Ok((rows, explained)) } else { Err(explained) }
     })
     .await
 }
