@@ -299,7 +299,9 @@ impl<S: SharedStore> Writer<'_, S> {
         let (Some(prompt), Some(usage)) = (&dispatched.prompt, usage) else {
             return (written, None);
         };
-        self.decoded(&backend, prompt, &dispatched.distances, usage, &mut written);
+        let asked = dispatched.told.as_ref().map(|(_, before, _)| *before).unwrap_or_default();
+        let evidence = evidence(prompt, &dispatched.distances, usage);
+        self.decoded(&backend, prompt, (asked, &evidence), usage, &mut written);
         // What another backend than the pick had cached was not predicted.
         let judged =
             dispatched.is_as_picked() && !prompt.is_approximate && usage.prompt_tokens != 0;
@@ -406,7 +408,7 @@ impl<S: SharedStore> Writer<'_, S> {
         &self,
         backend: &Backend,
         prompt: &PlacedPrompt,
-        distances: &[(u32, u32)],
+        (asked, evidence): (Mark, &[Evidence]),
         usage: Usage,
         written: &mut Written,
     ) {
@@ -416,9 +418,8 @@ impl<S: SharedStore> Writer<'_, S> {
             .div_ceil(prompt.block_size_tokens.max(1));
         let activity =
             Activity { allocated_blocks: blocks, moved: Vec::new(), touched_blocks: blocks };
-        let evidence = evidence(prompt, distances, usage);
         self.change_clock(backend, prompt.block_size_tokens, written, |clock| {
-            clock.learn(&evidence);
+            clock.learn(asked, evidence);
             clock.record(&activity);
         });
     }

@@ -539,7 +539,7 @@ mod tests {
     #[test]
     fn allocations_of_others_move_the_clock_and_own_ones_do_not_twice() {
         let store = MemoryStore::default();
-        let epoch = || residency::load(&store, B, 640).unwrap().epoch;
+        let distance = || residency::load(&store, B, 640).unwrap().distance_blocks(0).unwrap();
         take(&store, &report(0, 0, 0), own(0, 0), 1_000);
         residency::change(&store, B, 640, |clock| {
             clock.record(&crate::residency::Activity {
@@ -549,16 +549,16 @@ mod tests {
             })
         })
         .unwrap();
-        let before = epoch();
+        assert_eq!(distance(), 100);
         take(&store, &report(0, 0, 100 * 16), own(0, 0), 2_000);
-        assert_eq!(epoch(), before);
+        assert_eq!(distance(), 100);
         take(&store, &report(0, 0, 200 * 16), own(0, 0), 3_000);
-        assert_eq!(epoch(), before + 10, "100 blocks in epochs of 10");
+        assert_eq!(distance(), 200);
         // Little by little adds up too.
         for step in 1..=3 {
             take(&store, &report(0, 0, (200 + step * 8) * 16), own(0, 0), 3_000 + step);
         }
-        assert_eq!(epoch(), before + 12);
+        assert_eq!(distance(), 224);
     }
 
     #[test]

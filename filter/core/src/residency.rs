@@ -42,8 +42,12 @@ const STEP_WIDTH_MIN: f32 = 0.02;
 const STEP_WIDTH_MAX: f32 = 0.2;
 
 /// Widths before the centre at which a block is surely there: what is missing of the probability is
-/// below 0.3%. Nothing is surely gone, or nothing could be learnt of a reach that is too short.
+/// below 0.3%.
 const SURE_WIDTHS: f32 = 6.0;
+
+/// Widths beyond the centre from which the probability falls no more. It must not become zero: of what is
+/// surely gone no report is asked for, and a reach that is too short could never be mended.
+const GONE_WIDTHS: f32 = 80.0;
 
 /// By how much one request's report moves the width at most, as a share of it.
 const WIDTH_LEARNING_RATE: f32 = 0.05;
@@ -59,6 +63,9 @@ const REACH_FACTOR_MAX: f32 = 16.0;
 /// Reports in a row that contradict what is surely there, after which the cache is taken to be lost:
 /// one may be a request that was computed beside its twin.
 const CONTRADICTIONS_OF_THE_LOST: u8 = 3;
+
+/// Epochs of others' blocks in which a prompt may wait to be computed.
+const UNDER_WAY_EPOCHS: u32 = 4;
 
 /// Share of the reach within which blocks are surely there, however wrong the reach.
 const SURELY_THERE_SHARE: f32 = 0.25;
@@ -108,7 +115,8 @@ pub struct Clock {
     pub own_blocks: u64,
     /// Reports in a row that contradict what is surely there.
     contradictions: u8,
-    /// Blocks allocated in the newest epoch.
+    /// Blocks allocated since the newest epoch began; an epoch's worth and more makes the next request
+    /// begin another one.
     epoch_fill_blocks: u32,
     /// Blocks last touched in epoch `e`, at `e % EPOCHS_KEPT`.
     last_touched: [u32; EPOCHS_KEPT],
@@ -165,7 +173,7 @@ impl Clock {
         if beyond < -SURE_WIDTHS {
             return 1.0;
         }
-        1.0 / (1.0 + beyond.exp())
+        1.0 / (1.0 + beyond.min(GONE_WIDTHS).exp())
     }
 
     /// How far a distance is beyond the centre of the step, in widths of the step.
@@ -178,12 +186,20 @@ impl Clock {
     /// is the online gradient of a logistic regression on the place and the width of the step.
     ///
     /// An engine that says of three prompts in a row that nothing is there of what surely was lost its
-    /// cache: the clock restarts.
-    pub fn learn(&mut self, evidence: &[Evidence]) {
+    /// cache: the clock restarts. What was believed in another life, `asked` being the clock when the
+    /// request was sent, teaches this one nothing.
+    pub fn learn(&mut self, asked: Mark, evidence: &[Evidence]) {
+        if asked.generation != self.generation {
+            return;
+        }
         let is_contradicted = self.is_contradicted(evidence);
         let (mut error, mut width_error) = (0.0, 0.0);
         for item in evidence {
             let off = item.resident - self.weight_at(item.distance_blocks);
+            // Twins that are computed side by side miss each other, in the largest cache.
+            if off < 0.0 && !self.is_settled(item.distance_blocks) {
+                continue;
+            }
             if self.reach_blocks <= 0.0 && off < -0.5 {
                 self.reach_blocks = (item.distance_blocks as f32).max(1.0);
             }
@@ -214,14 +230,19 @@ impl Clock {
         }
     }
 
-    /// Whether nothing is there of blocks that were touched well before, and far from eviction. What was
-    /// touched in the newest epoch may still be under way to the cache.
+    /// Whether nothing is there of blocks that were touched well before, and far from eviction.
     fn is_contradicted(&self, evidence: &[Evidence]) -> bool {
         let Some(first) = evidence.first() else { return false };
         let distance = first.distance_blocks;
         first.resident <= 0.0
-            && distance > self.epoch_blocks()
+            && self.is_settled(distance)
             && (distance as f32) < self.reach_blocks * SURELY_THERE_SHARE
+    }
+
+    /// Whether blocks at this distance are in the cache if they ever will be; nearer ones may still be
+    /// under way to it.
+    fn is_settled(&self, distance_blocks: u32) -> bool {
+        distance_blocks > self.epoch_blocks().saturating_mul(UNDER_WAY_EPOCHS)
     }
 
     /// Distance within which blocks are kept, in blocks; 0 while neither known nor learnt.
@@ -280,6 +301,9 @@ impl Clock {
         if self.mark() == after {
             self.epoch = before.epoch;
             self.epoch_fill_blocks = before.epoch_fill_blocks;
+        } else {
+            self.epoch_fill_blocks =
+                self.epoch_fill_blocks.saturating_sub(activity.allocated_blocks);
         }
     }
 
@@ -305,10 +329,13 @@ impl Clock {
             }
         }
         let epoch_blocks = self.epoch_blocks();
-        let fill = self.epoch_fill_blocks.saturating_add(activity.allocated_blocks);
-        let epochs_passed = fill / epoch_blocks;
-        self.epoch_fill_blocks = fill % epoch_blocks;
-        for _ in 0..epochs_passed.min(EPOCHS_KEPT as u32) {
+        let fill_max = epoch_blocks.saturating_mul(EPOCHS_KEPT as u32);
+        self.epoch_fill_blocks =
+            self.epoch_fill_blocks.saturating_add(activity.allocated_blocks).min(fill_max);
+        // One at most, whatever the request's length: all its blocks are of one date, and what is taken back
+        // leaves no gap. The next requests pass the others.
+        if self.epoch_fill_blocks >= epoch_blocks {
+            self.epoch_fill_blocks -= epoch_blocks;
             self.epoch = self.epoch.wrapping_add(1);
             *self.count_mut(self.epoch) = 0;
         }
@@ -490,7 +517,7 @@ mod tests {
         fill(&mut clock, 10);
         let old = clock.epoch;
         fill(&mut clock, u32::MAX);
-        assert!(clock.weight(0, old) == 0.0);
+        assert!(clock.weight(0, old) < 1e-6);
         clock.record(&Activity {
             allocated_blocks: 1,
             moved: vec![(old, 5), (u32::MAX, 3)],
@@ -508,7 +535,7 @@ mod tests {
             let distance_blocks = rng.u32(0..40_000);
             let beyond = (distance_blocks as f32 / truth - 1.0) / blur;
             let resident = f32::from(rng.f32() < 1.0 / (1.0 + beyond.exp()));
-            clock.learn(&[Evidence { distance_blocks, resident }]);
+            clock.learn(clock.mark(), &[Evidence { distance_blocks, resident }]);
         }
         clock
     }
@@ -545,7 +572,7 @@ mod tests {
         let mut clock = Clock::new(6_400);
         fill(&mut clock, 600);
         let report = |clock: &mut Clock, distance_blocks, resident| {
-            clock.learn(&[Evidence { distance_blocks, resident }]);
+            clock.learn(clock.mark(), &[Evidence { distance_blocks, resident }]);
             clock.generation
         };
         // Twins that were computed side by side, and what is about to be evicted, say nothing.

@@ -460,8 +460,7 @@ fn placed(
     matched: Option<&Match>,
 ) -> PlacedPrompt {
     let matched = matched.cloned().unwrap_or_default();
-    // Rounded to the likelier whole number of blocks: engines reuse whole blocks.
-    let cached_blocks = (matched.resident_blocks.round() as usize).min(demand.cacheable_blocks);
+    let cached_blocks = (matched.predicted_blocks.round() as usize).min(demand.cacheable_blocks);
     PlacedPrompt {
         model_index: prompt.model_index,
         prompt_tokens: prompt.prompt_tokens,

@@ -18,6 +18,12 @@ use crate::ids::BackendId;
 use crate::index::{Holder, Path};
 use crate::load::BackendLoad;
 
+/// A probability that is as good as none.
+const SURELY_GONE: f64 = 0.0025;
+
+/// A probability that is told as certainty.
+const NEARLY_SURE: f64 = 0.9;
+
 /// What a unit of each term costs, in tokens of prefill work. The default is the product; others
 /// are for ablations.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -65,7 +71,9 @@ pub struct Match {
     pub held_blocks: usize,
     /// Expected number of leading blocks still resident: at most `held_blocks`.
     pub resident_blocks: f64,
-    /// The held blocks by the epoch of their last touch, for the backend's clock.
+    /// The same as a prediction of what the engine will report: what is nearly surely there counts whole.
+    pub predicted_blocks: f64,
+    /// The sent blocks by the epoch of their last touch, for the backend's clock, as far back as it goes.
     pub epochs: Vec<(u32, u32)>,
 }
 
@@ -84,24 +92,35 @@ pub fn matches(path: &Path, weight: impl Fn(&Holder) -> f32) -> AHashMap<Backend
             }
             let blocks = segment.matched.min(usize::from(holder.depth));
             found.sent_blocks += blocks;
-            if found.held_blocks != segment.start {
-                continue;
-            }
-            let weight = f64::from(weight(holder));
-            if weight <= 0.0 {
-                continue;
-            }
             // Engines free a prefix tail first, so a block is never likelier there than the one
             // before it.
             let limit = weights.entry(holder.backend).or_insert(1.0);
-            *limit = limit.min(weight);
-            found.held_blocks += blocks;
+            *limit = limit.min(f64::from(weight(holder)));
+            if *limit <= 0.0 {
+                continue;
+            }
+            if *limit > SURELY_GONE {
+                found.held_blocks += blocks;
+            }
             found.resident_blocks += *limit * blocks as f64;
+            found.predicted_blocks += predicted_share(*limit) * blocks as f64;
             found.epochs.push((holder.epoch, blocks as u32));
         }
     }
     matches.retain(|_, found| found.sent_blocks > 0);
     matches
+}
+
+/// What part of blocks an engine is predicted to report that are there with this probability. Caches evict
+/// in runs: all of a run that is nearly surely there will be.
+fn predicted_share(probability: f64) -> f64 {
+    if probability > NEARLY_SURE {
+        1.0
+    } else if probability < 1.0 - NEARLY_SURE {
+        0.0
+    } else {
+        probability
+    }
 }
 
 /// What the formula needs to know about a request.
@@ -229,7 +248,7 @@ mod tests {
         let found = by_clocks(&path, &[(A, clock)]);
         assert_eq!(found[&A].sent_blocks, 16);
         assert!(found.values().all(|found| found.held_blocks == 0));
-        assert!(found.values().all(|found| found.resident_blocks <= 0.0));
+        assert!(found.values().all(|found| found.resident_blocks < 1e-6));
     }
 
     #[test]

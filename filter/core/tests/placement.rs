@@ -74,7 +74,7 @@ fn a_cache_that_is_smaller_than_said_is_found_out() {
             wrong_before += u32::from(wrong && turn < 200);
             wrong_after += u32::from(wrong && turn >= 1_000);
         }
-        assert!(wrong_before > 20, "{told:?}: nothing was believed at first");
+        assert!(wrong_before > 5, "{told:?}: nothing was believed at first");
         assert_eq!(wrong_after, 0, "{told:?}: still believed");
     }
 }
@@ -102,6 +102,7 @@ fn a_pick_that_residency_changed_is_marked() {
                 sent_blocks: 100,
                 held_blocks: 100,
                 resident_blocks,
+                predicted_blocks: resident_blocks,
                 epochs: vec![(0, 100)],
             };
             let matches = [(holder, found)].into_iter().collect();

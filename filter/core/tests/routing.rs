@@ -373,17 +373,100 @@ fn a_batchs_sum_says_nothing_of_the_prompt_that_was_read() {
     let mut worker = Worker::new(&config, &store, 1);
     let backend = config.backends[0].id;
     let capacity_blocks = 100_000 / 16;
+    let another = body(&prompt(9, 16_000));
     let mut reach_after = |body: &str| {
-        for _ in 0..2 {
+        let mut ask = |body: &str| {
             let decision = worker.route("/v1/completions", body);
             let (mut dispatched, _) = worker.writer().dispatch(decision);
             worker.writer().first_byte(&mut dispatched, true);
             worker.finish(dispatched, Outcome::Answered);
-        }
+        };
+        // Far enough apart that the first is no twin under way.
+        ask(body);
+        ask(&another);
+        ask(body);
         residency::load(&store, backend, capacity_blocks).unwrap().reach_blocks()
     };
     let (one, other) = (prompt(1, 1_000), prompt(2, 1_000));
     let batch = format!(r#"{{"model":"m","prompt":[{one:?},{other:?}]}}"#);
     assert_eq!(reach_after(&batch), capacity_blocks);
     assert!(reach_after(&body(&one)) < capacity_blocks);
+}
+
+#[test]
+fn refused_prompts_beside_others_age_no_cache() {
+    let (config, store) = (config("kv_cost", 1, 100_000), MemoryStore::default());
+    let mut worker = Worker::new(&config, &store, 1);
+    worker.serve(&prompt(1, 2_000));
+    for seed in 2..12 {
+        let (.., dispatched, _) = worker.send(&prompt(seed, 40_000));
+        worker.serve(&prompt(1_000 + seed, 160));
+        worker.finish(dispatched, Outcome::Refused);
+    }
+    assert_eq!(worker.serve(&prompt(1, 2_000)).1, Reason::PrefixHit);
+}
+
+#[test]
+fn a_refused_prompt_longer_than_the_cache_brings_nothing_back() {
+    let (config, store) = (config("kv_cost", 1, 10_000), MemoryStore::default());
+    let mut worker = Worker::new(&config, &store, 1);
+    for seed in 1..30 {
+        worker.serve(&prompt(seed, 1_000));
+    }
+    let (.., dispatched, _) = worker.send(&prompt(99, 60_000));
+    worker.finish(dispatched, Outcome::Refused);
+    assert_eq!(worker.send(&prompt(1, 1_000)).1, Reason::PrefixMiss);
+}
+
+/// Answers all requests; the engine says that so many tokens of each were cached.
+fn answer(worker: &mut Worker<'_>, requests: Vec<Dispatched>, cached_tokens: u32) {
+    for mut dispatched in requests {
+        let cached_tokens = Some(cached_tokens);
+        let usage = Usage { prompt_tokens: 1, cached_tokens, completion_tokens: 10 };
+        worker.writer().first_byte(&mut dispatched, true);
+        worker.writer().finish(dispatched, Outcome::Answered, Some(usage));
+        worker.writer().settle();
+    }
+}
+
+#[test]
+fn twins_that_are_computed_side_by_side_say_nothing_of_the_cache() {
+    for capacity in [100_000, 0] {
+        let mut config = config("kv_cost", 1, 100_000);
+        if capacity == 0 {
+            config = Config::parse(
+                br#"{"backends":[{"name":"e0","cluster":"e0"}],
+                    "models":[{"name":"m","bundle":{"cluster":"c","path":"/m"}}]}"#,
+            )
+            .unwrap();
+        }
+        let store = MemoryStore::default();
+        let mut worker = Worker::new(&config, &store, 1);
+        let backend = config.backends[0].id;
+        for seed in 1..=20 {
+            worker.serve(&prompt(seed, 2_000));
+        }
+        for seed in 100..200 {
+            let twins = (0..2).map(|_| worker.send(&prompt(seed, 500)).2).collect();
+            answer(&mut worker, twins, 0);
+        }
+        let clock = residency::load(&store, backend, capacity / 16).unwrap();
+        assert_eq!(clock.reach_blocks(), capacity / 16);
+    }
+}
+
+#[test]
+fn reports_of_a_former_life_teach_the_new_one_nothing() {
+    let (config, store) = (config("kv_cost", 1, 400_000), MemoryStore::default());
+    let mut worker = Worker::new(&config, &store, 1);
+    let backend = config.backends[0].id;
+    for seed in 1..=40 {
+        worker.serve(&prompt(seed, 1_600));
+    }
+    let flying = (1..=9).map(|seed| worker.send(&prompt(seed, 1_600)).2).collect();
+    residency::change(&store, backend, 0, residency::Clock::restart).unwrap();
+    worker.serve(&prompt(777, 1_600));
+    answer(&mut worker, flying, 0);
+    assert_eq!(worker.send(&prompt(777, 1_600)).1, Reason::PrefixHit);
+    assert_eq!(residency::load(&store, backend, 0).unwrap().generation, 1);
 }

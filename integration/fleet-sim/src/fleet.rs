@@ -336,6 +336,7 @@ fn truth(
                 sent_blocks: blocks,
                 held_blocks: blocks,
                 resident_blocks: blocks as f64,
+                predicted_blocks: blocks as f64,
                 epochs: Vec::new(),
             };
             truth.insert(backend.id, found);
