@@ -41,8 +41,8 @@ pub struct Dispatched {
     prefill: Option<PrefillTime>,
     prompt: Option<PlacedPrompt>,
     changes: Vec<Change>,
-    /// What the credited backend's clock was told, and where it stood before and after.
-    told: Option<(Activity, Mark, Mark)>,
+    /// What the credited backend's clock was told, and where it stood then.
+    told: Option<(Activity, Mark)>,
     /// Runs of the prompt's leading blocks that were sent to the pick before: how many, and their
     /// reuse distance in blocks.
     distances: Vec<(u32, u32)>,
@@ -299,7 +299,7 @@ impl<S: SharedStore> Writer<'_, S> {
         let (Some(prompt), Some(usage)) = (&dispatched.prompt, usage) else {
             return (written, None);
         };
-        let asked = dispatched.told.as_ref().map(|(_, before, _)| *before).unwrap_or_default();
+        let asked = dispatched.told.as_ref().map(|(_, mark)| *mark).unwrap_or_default();
         let evidence = evidence(prompt, &dispatched.distances, usage);
         self.decoded(&backend, prompt, (asked, &evidence), usage, &mut written);
         // What another backend than the pick had cached was not predicted.
@@ -352,9 +352,11 @@ impl<S: SharedStore> Writer<'_, S> {
             let taken_back = index.take_back(self.store, backend.id, &changes);
             written.evicted_blocks += taken_back.removed_blocks as u64;
             written.lost_updates += taken_back.lost_updates as u64;
-            if let Some((activity, before, after)) = dispatched.told.take() {
+            // The clock counts what is there, whoever brought it.
+            let told = dispatched.told.take().filter(|_| !taken_back.is_shared);
+            if let Some((activity, after)) = told {
                 let result = residency::change(self.store, backend.id, 0, |clock| {
-                    clock.take_back(&activity, before, after);
+                    clock.take_back(&activity, after);
                 });
                 written.lost_updates += u64::from(result.is_err());
             }
@@ -377,11 +379,9 @@ impl<S: SharedStore> Writer<'_, S> {
             touched_blocks: total_blocks,
         };
         let mut distances = Vec::new();
-        let mut before = Mark::default();
         let clock = self.change_clock(backend, prompt.block_size_tokens, written, |clock| {
             let distance = |&(epoch, blocks)| Some((blocks, clock.distance_blocks(epoch)?));
             distances = matched.epochs.iter().map_while(distance).collect();
-            before = clock.mark();
             clock.record(&activity);
         });
         let touch = Touch { backend: backend.id, epoch: clock.epoch, generation: clock.generation };
@@ -399,7 +399,7 @@ impl<S: SharedStore> Writer<'_, S> {
         written.added_blocks += entered.added_blocks as u64;
         written.evicted_blocks += entered.evicted_blocks as u64;
         written.lost_updates += entered.lost_updates as u64;
-        let told = (activity, before, clock.mark());
+        let told = (activity, clock.mark());
         Entered { changes: entered.changes, told, distances }
     }
 
@@ -443,7 +443,7 @@ impl<S: SharedStore> Writer<'_, S> {
 /// What entering a prompt for a backend did.
 struct Entered {
     changes: Vec<Change>,
-    told: (Activity, Mark, Mark),
+    told: (Activity, Mark),
     /// Distances of the matched blocks until then.
     distances: Vec<(u32, u32)>,
 }

@@ -27,6 +27,9 @@ pub const EPOCHS_PER_CAPACITY: u32 = 64;
 /// they are touched, so twice the capacity of untouched time is surely gone.
 pub const EPOCHS_KEPT: usize = 128;
 
+/// Epochs that the fill of the newest one runs ahead or behind at most.
+const FILL_EPOCHS_MAX: u32 = 16;
+
 /// Blocks an epoch while the capacity is unknown: 4,096 tokens of 16.
 const EPOCH_BLOCKS_UNKNOWN: u32 = 256;
 
@@ -86,7 +89,6 @@ pub struct Activity {
 pub struct Mark {
     generation: u16,
     epoch: u32,
-    epoch_fill_blocks: u32,
 }
 
 /// What an engine's report says of blocks that were believed to be on it.
@@ -115,9 +117,9 @@ pub struct Clock {
     pub own_blocks: u64,
     /// Reports in a row that contradict what is surely there.
     contradictions: u8,
-    /// Blocks allocated since the newest epoch began; an epoch's worth and more makes the next request
-    /// begin another one.
-    epoch_fill_blocks: u32,
+    /// Blocks allocated since the newest epoch began. An epoch's worth makes the next request begin another
+    /// one; less than nothing is what was taken back of epochs that have passed.
+    epoch_fill_blocks: i32,
     /// Blocks last touched in epoch `e`, at `e % EPOCHS_KEPT`.
     last_touched: [u32; EPOCHS_KEPT],
 }
@@ -281,40 +283,28 @@ impl Clock {
         self.turn(&Activity { allocated_blocks: blocks, moved, touched_blocks: blocks });
     }
 
-    /// Takes back what a request was expected to do, which it did not: `before` and `after` are the clock
-    /// before and after [`Clock::record`]. What others did meanwhile stays.
-    pub fn take_back(&mut self, activity: &Activity, before: Mark, after: Mark) {
+    /// Takes back what a request was expected to do, which it did not: `after` is the clock after
+    /// [`Clock::record`]. What others did meanwhile stays, and so does the date of blocks that were there
+    /// before, as it does in the tree.
+    pub fn take_back(&mut self, activity: &Activity, after: Mark) {
         if self.generation != after.generation {
             return;
         }
         self.own_blocks = self.own_blocks.saturating_sub(activity.allocated_blocks.into());
+        let moved = activity.moved.iter().map(|(_, blocks)| *blocks).fold(0, u32::saturating_add);
         if self.is_kept(after.epoch) {
             let touched = self.count_mut(after.epoch);
-            *touched = touched.saturating_sub(activity.touched_blocks);
+            *touched = touched.saturating_sub(activity.touched_blocks.saturating_sub(moved));
         }
-        for &(epoch, blocks) in &activity.moved {
-            if self.is_kept(epoch) {
-                let count = self.count_mut(epoch);
-                *count = count.saturating_add(blocks);
-            }
-        }
-        if self.mark() == after {
-            self.epoch = before.epoch;
-            self.epoch_fill_blocks = before.epoch_fill_blocks;
-        } else {
-            self.epoch_fill_blocks =
-                self.epoch_fill_blocks.saturating_sub(activity.allocated_blocks);
-        }
+        let fill_max = self.fill_blocks_max();
+        let taken = i32::try_from(activity.allocated_blocks).unwrap_or(fill_max).min(fill_max);
+        self.epoch_fill_blocks = self.epoch_fill_blocks.saturating_sub(taken).max(-fill_max);
     }
 
     /// Where the clock stands.
     #[must_use]
     pub fn mark(&self) -> Mark {
-        Mark {
-            generation: self.generation,
-            epoch: self.epoch,
-            epoch_fill_blocks: self.epoch_fill_blocks,
-        }
+        Mark { generation: self.generation, epoch: self.epoch }
     }
 
     fn is_kept(&self, epoch: u32) -> bool {
@@ -328,12 +318,12 @@ impl Clock {
                 *count = count.saturating_sub(blocks);
             }
         }
-        let epoch_blocks = self.epoch_blocks();
-        let fill_max = epoch_blocks.saturating_mul(EPOCHS_KEPT as u32);
-        self.epoch_fill_blocks =
-            self.epoch_fill_blocks.saturating_add(activity.allocated_blocks).min(fill_max);
-        // One at most, whatever the request's length: all its blocks are of one date, and what is taken back
-        // leaves no gap. The next requests pass the others.
+        let fill_max = self.fill_blocks_max();
+        let added = i32::try_from(activity.allocated_blocks).unwrap_or(fill_max).min(fill_max);
+        self.epoch_fill_blocks = self.epoch_fill_blocks.saturating_add(added).min(fill_max);
+        // One at most, whatever the request's length: all its blocks are of one date. Distances count blocks
+        // and not epochs; the next requests pass the others.
+        let epoch_blocks = i32::try_from(self.epoch_blocks()).unwrap_or(i32::MAX);
         if self.epoch_fill_blocks >= epoch_blocks {
             self.epoch_fill_blocks -= epoch_blocks;
             self.epoch = self.epoch.wrapping_add(1);
@@ -363,6 +353,12 @@ impl Clock {
         }
     }
 
+    /// The most that one request may add to the fill, so that those that are taken back pass few epochs
+    /// until the fill makes up for it.
+    fn fill_blocks_max(&self) -> i32 {
+        i32::try_from(self.epoch_blocks().saturating_mul(FILL_EPOCHS_MAX)).unwrap_or(i32::MAX)
+    }
+
     fn count(&self, epoch: u32) -> u32 {
         self.last_touched.get(epoch as usize % EPOCHS_KEPT).copied().unwrap_or(0)
     }
@@ -382,7 +378,7 @@ impl Clock {
             step_width: f32::from_bits(reader.u32()?),
             own_blocks: reader.u64()?,
             contradictions: reader.u8()?,
-            epoch_fill_blocks: reader.u32()?,
+            epoch_fill_blocks: reader.u32()?.cast_signed(),
             last_touched: [0; EPOCHS_KEPT],
         };
         for count in &mut clock.last_touched {
@@ -400,7 +396,7 @@ impl Clock {
         writer.u32(self.step_width.to_bits());
         writer.u64(self.own_blocks);
         writer.u8(self.contradictions);
-        writer.u32(self.epoch_fill_blocks);
+        writer.u32(self.epoch_fill_blocks.cast_unsigned());
         for &count in &self.last_touched {
             writer.u32(count);
         }
@@ -589,25 +585,28 @@ mod tests {
         let mut clock = Clock::new(6_400);
         fill(&mut clock, 1_000);
         let (before, old) = (clock.clone(), clock.epoch);
-        // More than all epochs: nothing would be left.
+        // More than the whole cache: nothing would be left.
         let activity =
-            Activity { allocated_blocks: 5_000, moved: vec![(old, 300)], touched_blocks: 5_300 };
-        for _ in 0..50 {
-            let mark = clock.mark();
+            Activity { allocated_blocks: 9_000, moved: Vec::new(), touched_blocks: 9_000 };
+        for _ in 0..500 {
             clock.record(&activity);
             let after = clock.mark();
-            clock.take_back(&activity, mark, after);
+            clock.take_back(&activity, after);
         }
-        assert_eq!((clock.epoch, clock.own_blocks), (before.epoch, before.own_blocks));
-        assert_eq!(clock.distance_blocks(old), before.distance_blocks(old));
+        assert!(clock.epoch - before.epoch <= FILL_EPOCHS_MAX, "{}", clock.epoch);
+        assert_eq!(clock.own_blocks, before.own_blocks);
+        let distance = before.distance_blocks(old).unwrap();
+        // All of its own epoch has passed, and nothing since.
+        assert_eq!(clock.distance_blocks(old), Some(distance));
         // What others did meanwhile stays.
-        let mark = clock.mark();
-        clock.record(&activity);
-        let after = clock.mark();
-        fill(&mut clock, 150);
-        clock.take_back(&activity, mark, after);
-        assert_eq!(clock.own_blocks, before.own_blocks + 150);
-        assert_eq!(clock.distance_blocks(old), before.distance_blocks(old).map(|it| it + 150));
+        for _ in 0..500 {
+            clock.record(&activity);
+            let after = clock.mark();
+            fill(&mut clock, 1);
+            clock.take_back(&activity, after);
+        }
+        assert_eq!(clock.own_blocks, before.own_blocks + 500);
+        assert_eq!(clock.distance_blocks(old), Some(distance + 500));
     }
 
     #[test]

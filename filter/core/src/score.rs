@@ -207,7 +207,7 @@ mod tests {
     const B: BackendId = BackendId(2);
 
     fn holder(backend: BackendId, depth: u8) -> Holder {
-        Holder { backend, epoch: 0, generation: 0, depth, flags: 0 }
+        Holder { backend, epoch: 0, generation: 0, depth, shared_depth: 0 }
     }
 
     fn segment(start: usize, matched: usize, holders: Vec<Holder>) -> Segment {

@@ -456,6 +456,29 @@ fn twins_that_are_computed_side_by_side_say_nothing_of_the_cache() {
 }
 
 #[test]
+fn a_request_that_fails_leaves_its_siblings_their_prefix() {
+    for outcome in [Outcome::ClientLeft, Outcome::Shed, Outcome::Refused, Outcome::NotSent] {
+        let (config, store) = (config("kv_cost", 1, 100_000), MemoryStore::default());
+        let mut worker = Worker::new(&config, &store, 1);
+        let (.., first, _) = worker.send(&prompt(1, 3_200));
+        let (.., sibling, _) = worker.send(&prompt(1, 3_200));
+        answer(&mut worker, vec![sibling], 0);
+        let (.., longer, _) = worker.send(&prompt(1, 6_400));
+        worker.finish(first, outcome);
+        worker.finish(longer, outcome);
+        worker.now = NowMs(worker.now.0 + 60_000);
+        let Decision::Pick(pick) = worker.route("/v1/completions", &body(&prompt(1, 6_400))) else {
+            panic!("{outcome:?}")
+        };
+        assert_eq!(
+            (pick.reason, pick.prompt.cached_tokens),
+            (Reason::PrefixHit, 3_200),
+            "{outcome:?}"
+        );
+    }
+}
+
+#[test]
 fn reports_of_a_former_life_teach_the_new_one_nothing() {
     let (config, store) = (config("kv_cost", 1, 400_000), MemoryStore::default());
     let mut worker = Worker::new(&config, &store, 1);

@@ -87,6 +87,8 @@ pub struct Entered {
 pub struct TakenBack {
     /// Blocks that nobody held any more, and that went.
     pub removed_blocks: usize,
+    /// Whether blocks stayed that other requests were sent for too.
+    pub is_shared: bool,
     /// Updates lost to races or to the host.
     pub lost_updates: usize,
 }
@@ -137,7 +139,7 @@ impl Index {
 
     /// Enters `hashes` as held by `touch.backend`, given what [`Index::walk`] found for them.
     ///
-    /// Nodes that already say so, with this epoch, are not written. `staleness` ranks holders when
+    /// Nodes that already say so, with this epoch and for more than one request, are not written. `staleness` ranks holders when
     /// a full bucket must drop a node.
     pub fn enter<S: SharedStore>(
         &self,
@@ -202,16 +204,17 @@ impl Index {
         let mut taken_back = TakenBack::default();
         for change in changes {
             let mut removed_blocks = 0;
+            let mut is_shared = false;
             let result = store::update(store, &self.key_of(change.key), |bytes| {
                 removed_blocks = 0;
                 let mut bucket = Bucket::decode(bytes);
                 let node = bucket.node_mut(change.key)?;
-                if change.depth_before == 0 {
-                    node.holders.retain(|holder| holder.backend != backend);
-                } else {
-                    let holder = node.holder_mut(backend)?;
-                    holder.depth = holder.depth.min(change.depth_before);
-                }
+                let holder = node.holder_mut(backend)?;
+                // What another request was sent for, it computes.
+                let depth = change.depth_before.max(holder.shared_depth);
+                is_shared = depth > change.depth_before;
+                holder.depth = holder.depth.min(depth);
+                node.holders.retain(|holder| holder.depth > 0);
                 // Blocks that nobody holds any more would only lengthen walks.
                 let depth = node.holders.iter().map(|holder| holder.depth).max().unwrap_or(0);
                 removed_blocks = node.blocks.len().saturating_sub(depth.into());
@@ -220,7 +223,10 @@ impl Index {
                 Some(bucket.encode())
             });
             match result {
-                Ok(_) => taken_back.removed_blocks += removed_blocks,
+                Ok(_) => {
+                    taken_back.removed_blocks += removed_blocks;
+                    taken_back.is_shared |= is_shared;
+                }
                 Err(_) => taken_back.lost_updates += 1,
             }
         }
@@ -272,7 +278,7 @@ fn is_current(segment: &Segment, run_blocks: usize, touch: Touch) -> bool {
         holder.backend == touch.backend
             && holder.epoch == touch.epoch
             && holder.generation == touch.generation
-            && usize::from(holder.depth) >= run_blocks
+            && usize::from(holder.depth.min(holder.shared_depth)) >= run_blocks
     })
 }
 
@@ -284,7 +290,7 @@ fn upsert(bucket: &mut Bucket, key: BlockHash, run: &[BlockHash], touch: Touch) 
         epoch: touch.epoch,
         generation: touch.generation,
         depth,
-        flags: 0,
+        shared_depth: 0,
     };
     let Some(node) = bucket.node_mut(key) else {
         bucket.nodes.push(Node { blocks: run.to_vec(), holders: vec![holder] });
@@ -307,6 +313,8 @@ fn upsert(bucket: &mut Bucket, key: BlockHash, run: &[BlockHash], touch: Touch) 
     // What an older life of the backend held is gone. Blocks that it holds beyond this prompt get
     // the newer date with the rest: one date a node, an error of at most 63 blocks.
     let depth_before = if known.generation == touch.generation { known.depth } else { 0 };
-    *known = Holder { depth: depth.max(depth_before), flags: known.flags, ..holder };
+    let shared_depth =
+        if depth_before == 0 { 0 } else { known.shared_depth.max(depth.min(depth_before)) };
+    *known = Holder { depth: depth.max(depth_before), shared_depth, ..holder };
     (depth_before, added)
 }

@@ -2,7 +2,7 @@
 //!
 //! Bucket: version, then nodes to the end. Node: block count u8, holder count u8, block hashes
 //! u64 each (the first is the node's key), holders of 12 bytes each: backend u32, epoch u32,
-//! generation u16, depth u8, flags u8.
+//! generation u16, depth u8, shared depth u8.
 
 use crate::ids::{BackendId, BlockHash};
 use crate::limits::{BUCKET_BYTES_MAX, HOLDERS_MAX, NODE_BLOCKS_MAX};
@@ -24,8 +24,8 @@ pub struct Holder {
     pub generation: u16,
     /// How many of the node's blocks, from its first; at least 1.
     pub depth: u8,
-    /// Reserved bits, zero; carried through unchanged.
-    pub flags: u8,
+    /// How many of these more than one request was sent for: they stay when one of them fails.
+    pub shared_depth: u8,
 }
 
 /// A run of up to 64 consecutive blocks of one prefix, found by the hash of its first block.
@@ -109,7 +109,7 @@ impl Header {
                 epoch: reader.u32()?,
                 generation: reader.u16()?,
                 depth: reader.u8()?,
-                flags: reader.u8()?,
+                shared_depth: reader.u8()?,
             });
         }
         Some(Node { blocks, holders })
@@ -153,7 +153,7 @@ impl Bucket {
                 writer.u32(holder.epoch);
                 writer.u16(holder.generation);
                 writer.u8(holder.depth);
-                writer.u8(holder.flags);
+                writer.u8(holder.shared_depth);
             }
         }
         writer.finish()

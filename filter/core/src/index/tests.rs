@@ -156,7 +156,7 @@ proptest! {
                             epoch,
                             generation,
                             depth,
-                            flags: 0,
+                            shared_depth: 0,
                         })
                         .collect(),
                 })
@@ -182,6 +182,8 @@ proptest! {
 fn a_hot_prefix_is_written_once_an_epoch() {
     let (store, index) = (MemoryStore::default(), index(64));
     let prompt = hashes(&[7; 40]);
+    enter(&index, &store, &prompt, touch(1, 5));
+    // Once more when a second request is sent for it.
     enter(&index, &store, &prompt, touch(1, 5));
     let before = versions(&index, &store, &prompt);
     enter(&index, &store, &prompt, touch(1, 5));
