@@ -4,7 +4,7 @@
 //! counts that Ollama writes beside its answer. Nothing is held back or changed, and no more is kept
 //! than the tail of a JSON answer or one incomplete line of an SSE stream. Linear in the answer.
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 
 use crate::limits::{ANSWER_TAIL_BYTES_MAX, SSE_LINE_BYTES_MAX};
 
@@ -49,8 +49,8 @@ pub struct UsageScanner {
     framing: Framing,
     /// JSON: the answer's tail. SSE: the current line, without its end.
     kept: Vec<u8>,
-    /// SSE: the current line is over the limit and passed over.
-    skipping: bool,
+    /// SSE: what is kept is only the end of the current line; whether the line is data.
+    cut: Option<bool>,
     last: Option<Usage>,
 }
 
@@ -58,7 +58,7 @@ impl UsageScanner {
     /// A scanner at the start of an answer.
     #[must_use]
     pub fn new(framing: Framing) -> Self {
-        Self { framing, kept: Vec::new(), skipping: false, last: None }
+        Self { framing, kept: Vec::new(), cut: None, last: None }
     }
 
     /// Takes the next chunk, cut anywhere.
@@ -104,55 +104,82 @@ impl UsageScanner {
     }
 
     fn append(&mut self, part: &[u8]) {
-        if self.skipping || self.kept.len() + part.len() > SSE_LINE_BYTES_MAX {
-            self.skipping = true;
-            self.kept.clear();
-        } else {
+        if self.kept.len() + part.len() <= SSE_LINE_BYTES_MAX {
             self.kept.extend_from_slice(part);
+            return;
         }
+        // A line that repeats the whole answer has its usage at its end.
+        self.cut = self.cut.or_else(|| Some(is_data(&self.kept, part)));
+        let start = part.len().saturating_sub(SSE_LINE_BYTES_MAX);
+        let part = part.get(start..).unwrap_or_default();
+        // Cutting only at twice the limit keeps the cost linear.
+        if self.kept.len() + part.len() > 2 * SSE_LINE_BYTES_MAX {
+            let excess = self.kept.len() + part.len() - SSE_LINE_BYTES_MAX;
+            self.kept.drain(..excess.min(self.kept.len()));
+        }
+        self.kept.reserve_exact((2 * SSE_LINE_BYTES_MAX).saturating_sub(self.kept.len()));
+        self.kept.extend_from_slice(part);
     }
 
     fn end_line(&mut self) {
-        if self.kept.starts_with(b"data:")
-            && let Some(usage) = last_usage(&self.kept)
-        {
+        let is_data = self.cut.take().unwrap_or_else(|| is_data(&self.kept, &[]));
+        if is_data && let Some(usage) = last_usage(&self.kept) {
             self.last = Some(usage);
         }
         self.kept.clear();
-        self.skipping = false;
     }
 }
+
+/// Whether a line that begins so is an event's data.
+fn is_data(kept: &[u8], part: &[u8]) -> bool {
+    let start = kept.iter().chain(part).take(SSE_DATA.len());
+    start.eq(SSE_DATA)
+}
+
+/// Begins a line of an event's data.
+const SSE_DATA: &[u8] = b"data:";
 
 /// The usage of all APIs: OpenAI's two, Anthropic's, SGLang's.
 #[derive(Deserialize)]
 struct RawUsage {
     /// OpenAI's completions and chats; SGLang.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "count")]
     prompt_tokens: Option<u32>,
     /// OpenAI's responses: all of the prompt. Anthropic: its part that was not read from the cache.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "count")]
     input_tokens: Option<u32>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "count")]
     completion_tokens: Option<u32>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "count")]
     output_tokens: Option<u32>,
-    #[serde(default, alias = "input_tokens_details")]
-    prompt_tokens_details: Option<RawDetails>,
-    /// SGLang.
     #[serde(default)]
+    prompt_tokens_details: Option<RawDetails>,
+    /// The same of OpenAI's responses; gateways write both.
+    #[serde(default)]
+    input_tokens_details: Option<RawDetails>,
+    /// SGLang.
+    #[serde(default, deserialize_with = "count")]
     cached_tokens: Option<u32>,
     /// Anthropic.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "count")]
     cache_read_input_tokens: Option<u32>,
     /// Anthropic.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "count")]
     cache_creation_input_tokens: Option<u32>,
 }
 
 #[derive(Deserialize)]
 struct RawDetails {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "count")]
     cached_tokens: Option<u32>,
+}
+
+/// A number of tokens; what is none counts as not said, and costs no other member.
+fn count<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
+    let value = serde_json::Value::deserialize(deserializer)?;
+    let whole = |number: f64| (number.fract() == 0.0 && number >= 0.0).then_some(number as u64);
+    let number = value.as_u64().or_else(|| value.as_f64().and_then(whole));
+    Ok(number.and_then(|number| u32::try_from(number).ok()))
 }
 
 impl RawUsage {
@@ -165,7 +192,8 @@ impl RawUsage {
             let uncached = self.input_tokens?;
             Some(uncached.saturating_add(cache_read.unwrap_or(0)).saturating_add(cache_written))
         })?;
-        let details = self.prompt_tokens_details.and_then(|details| details.cached_tokens);
+        let details = self.prompt_tokens_details.or(self.input_tokens_details);
+        let details = details.and_then(|details| details.cached_tokens);
         Some(Usage {
             prompt_tokens,
             cached_tokens: details.or(self.cached_tokens).or(cache_read),
@@ -269,6 +297,33 @@ mod tests {
         }
         scanner.push(b"\ndata: {\"usage\":{\"prompt_tokens\":5}}\n\n");
         assert_eq!(scanner.finish().map(|usage| usage.prompt_tokens), Some(5));
+    }
+
+    #[test]
+    fn a_line_that_repeats_the_answer_has_its_usage_at_its_end() {
+        let usage = br#"","usage":{"input_tokens":41,"output_tokens":7,
+            "input_tokens_details":{"cached_tokens":32}}}"#;
+        let usage: Vec<u8> = usage.iter().copied().filter(|byte| *byte != b'\n').collect();
+        let text = [b'x'; 300_000];
+        for (field, expected) in [("data:", Some(USAGE)), ("event:", None)] {
+            let head = format!("event: response.completed\n{field} {{\"output\":\"");
+            let answer = [head.as_bytes(), &text, &usage, b"\n\n"].concat();
+            for chunk_bytes in [100, 4_096, 1 << 20] {
+                assert_eq!(scan(Framing::Sse, &answer, chunk_bytes), expected, "{chunk_bytes}");
+            }
+        }
+    }
+
+    #[test]
+    fn odd_members_cost_nothing_but_themselves() {
+        let both = br#"{"usage":{"prompt_tokens":41.0,"completion_tokens":7,
+            "prompt_tokens_details":null,"input_tokens_details":{"cached_tokens":32}}}"#;
+        assert_eq!(scan(Framing::Json, both, 9), Some(USAGE));
+        let odd = br#"{"usage":{"prompt_tokens":41,"completion_tokens":7,
+            "cached_tokens":-1,"cache_read_input_tokens":"all"}}"#;
+        assert_eq!(scan(Framing::Json, odd, 9), Some(Usage { cached_tokens: None, ..USAGE }));
+        let huge = br#"{"usage":{"prompt_tokens":41,"completion_tokens":1e99}}"#;
+        assert_eq!(scan(Framing::Json, huge, 9).map(|usage| usage.completion_tokens), Some(0));
     }
 
     #[test]

@@ -207,10 +207,18 @@ impl<S: SharedStore> Writer<'_, S> {
         written
     }
 
-    /// Something answered that is no backend: nothing is learnt from it.
-    pub fn served_by_stranger(&mut self, dispatched: &mut Dispatched) -> Written {
+    /// Something answered that is no backend, after so many attempts of Envoy's: nothing is learnt from it,
+    /// but that the pick failed if Envoy tried more than once.
+    pub fn served_by_stranger(&mut self, dispatched: &mut Dispatched, attempts: u32) -> Written {
         let mut written = Written::default();
-        self.take_back(dispatched, &mut written);
+        if attempts > 1 {
+            self.failed(dispatched, &mut written);
+        } else {
+            self.take_back(dispatched, &mut written);
+            if let Some(backend) = &dispatched.credited {
+                written.note(health::give_back_trial(self.store, self.now, backend.id));
+            }
+        }
         dispatched.release(self.ledger);
         dispatched.credited = None;
         written

@@ -10,6 +10,7 @@ mod probe;
 
 use std::cell::{OnceCell, RefCell};
 
+use serde_json::{Map, Value};
 use warmpath_bundle::{Bundle, BundleError, SegmentMemo, TokenizeError, Tokenizer};
 use warmpath_template::{
     ChatRequest, ChatTemplates, CivilTime, RenderError, RenderLimits, SpecialTokens, TemplateError,
@@ -42,7 +43,8 @@ struct ChatModel {
     sources: Vec<(String, String)>,
     traits: TemplateTraits,
     is_system_first: OnceCell<bool>,
-    thinking_off_effort: OnceCell<&'static str>,
+    /// With the variables that it was found with: several configurations may share the model.
+    thinking_off_effort: OnceCell<(Map<String, Value>, &'static str)>,
 }
 
 /// A request's prompt as the engine sees it.
@@ -215,11 +217,15 @@ impl ChatModel {
                 *self.is_system_first.get_or_init(|| probe::is_system_first(sources, now));
         }
         if chat.is_thinking_off {
-            traits.thinking_off_effort = self.thinking_off_effort.get_or_init(|| {
+            let find = || {
                 probe::thinking_off_effort(|chat| {
                     self.render(chat, &self.traits, config, now).ok().map(|(text, _)| text)
                 })
-            });
+            };
+            let kwargs = &config.template_kwargs;
+            let (found_with, found) =
+                self.thinking_off_effort.get_or_init(|| (kwargs.clone(), find()));
+            traits.thinking_off_effort = if found_with == kwargs { found } else { find() };
         }
         traits
     }

@@ -138,9 +138,10 @@ impl Reported {
         backend: BackendId,
         mut report: EngineReport,
         own: BackendLoad,
-        own_blocks: u64,
+        clock: &Clock,
         now: NowMs,
     ) -> Effects {
+        let own_blocks = clock.own_blocks;
         let position = self.states.iter().position(|state| state.backend == backend);
         let Some(state) = position.and_then(|position| self.states.get_mut(position)) else {
             if self.states.len() < BACKENDS_MAX {
@@ -156,7 +157,7 @@ impl Reported {
             *state = State::first(backend, report, own, own_blocks, now);
             return Effects { restarted, others_blocks: 0 };
         }
-        let others_blocks = state.allocations_of_others(&report, own_blocks);
+        let others_blocks = state.allocations_of_others(&report, clock);
         let (last, debt_blocks) = (state.others[0], state.debt_blocks);
         *state = State::first(backend, report, own, own_blocks, now);
         state.others[1] = last;
@@ -235,19 +236,32 @@ impl State {
         others_load(running, waiting, self.others_context_tokens, weight)
     }
 
-    /// Blocks that others allocated since the last report, once they are enough to be told from skew.
-    fn allocations_of_others(&mut self, report: &EngineReport, own_blocks: u64) -> u32 {
+    /// Blocks of the clock's that others allocated since the last report, once they are enough to be told
+    /// from skew.
+    fn allocations_of_others(&mut self, report: &EngineReport, clock: &Clock) -> u32 {
         let (Some(before), Some(after), Some(size)) =
             (self.report.computed_tokens(), report.computed_tokens(), report.block_size_tokens)
         else {
             return 0;
         };
-        let counted = after.saturating_sub(before) / u64::from(size.get());
-        let own = own_blocks.saturating_sub(self.own_blocks);
+        // The clock's blocks may be of another size than the engine's (see `live`).
+        let size = u64::from(size.get());
+        let engine_blocks = report.kv_blocks.map_or(0, NonZeroU32::get);
+        let clock_blocks = match clock.capacity_blocks {
+            0 => engine_blocks,
+            blocks => blocks,
+        };
+        let size = (size * u64::from(engine_blocks))
+            .checked_div(clock_blocks.into())
+            .filter(|size| *size > 0)
+            .unwrap_or(size);
+        let counted = after.saturating_sub(before) / size;
+        let own = clock.own_blocks.saturating_sub(self.own_blocks);
         let difference = i64::try_from(counted).unwrap_or(i64::MAX).saturating_sub_unsigned(own);
-        let threshold = report
-            .kv_blocks
-            .map_or(ALLOCATION_BLOCKS_UNKNOWN, |it| (it.get() / ALLOCATION_SHARE).max(1).into());
+        let threshold = match clock_blocks {
+            0 => ALLOCATION_BLOCKS_UNKNOWN,
+            blocks => (blocks / ALLOCATION_SHARE).max(1).into(),
+        };
         let debt = self.debt_blocks.saturating_add(difference).max(-threshold);
         self.debt_blocks = if debt > threshold { 0 } else { debt };
         if debt > threshold { u32::try_from(debt).unwrap_or(u32::MAX) } else { 0 }
@@ -394,11 +408,11 @@ pub fn record<S: SharedStore>(
     now: NowMs,
 ) -> Result<bool, StoreError> {
     // The clock's capacity is for those to say who use it: an engine's blocks may be of another size.
-    let own_blocks = residency::load(store, backend, 0)?.own_blocks;
+    let clock = residency::load(store, backend, 0)?;
     let mut effects = Effects::default();
     store::update(store, &key(name), |bytes| {
         let mut table = Reported::decode(bytes);
-        effects = table.record(backend, report.clone(), own, own_blocks, now);
+        effects = table.record(backend, report.clone(), own, &clock, now);
         Some(table.encode())
     })?;
     if effects.restarted {
@@ -505,8 +519,10 @@ mod tests {
     #[test]
     fn the_table_survives_the_store_and_keeps_absences() {
         let mut table = Reported::default();
-        table.record(B, report(1, 2, 3), own(1, 0), 9, NowMs(4));
-        table.record(BackendId(8), EngineReport::default(), own(0, 0), 0, NowMs(5));
+        let mut clock = Clock::new(0);
+        clock.own_blocks = 9;
+        table.record(B, report(1, 2, 3), own(1, 0), &clock, NowMs(4));
+        table.record(BackendId(8), EngineReport::default(), own(0, 0), &Clock::new(0), NowMs(5));
         table.fail(BackendId(9));
         assert_eq!(Reported::decode(&table.encode()), table);
         assert_eq!(table.kv_capacity_tokens(B), NonZeroU32::new(10_240));
@@ -559,6 +575,31 @@ mod tests {
             take(&store, &report(0, 0, (200 + step * 8) * 16), own(0, 0), 3_000 + step);
         }
         assert_eq!(distance(), 224);
+    }
+
+    #[test]
+    fn own_allocations_are_the_same_in_blocks_of_any_size() {
+        // An engine that caches token by token, and one whose blocks are twice the clock's.
+        for (size, kv_blocks) in [(1, 640 * 16), (32, 320)] {
+            let store = MemoryStore::default();
+            let report = |prompt_tokens| EngineReport {
+                block_size_tokens: NonZeroU32::new(size),
+                kv_blocks: NonZeroU32::new(kv_blocks),
+                ..report(0, 0, prompt_tokens)
+            };
+            take(&store, &report(0), own(0, 0), 1_000);
+            let activity = crate::residency::Activity {
+                allocated_blocks: 100,
+                moved: Vec::new(),
+                touched_blocks: 100,
+            };
+            residency::change(&store, B, 640, |clock| clock.record(&activity)).unwrap();
+            take(&store, &report(100 * 16), own(0, 0), 2_000);
+            let distance = || residency::load(&store, B, 640).unwrap().distance_blocks(0);
+            assert_eq!(distance(), Some(100), "{size}");
+            take(&store, &report(200 * 16), own(0, 0), 3_000);
+            assert_eq!(distance(), Some(200), "{size}");
+        }
     }
 
     #[test]

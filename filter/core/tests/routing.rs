@@ -321,10 +321,32 @@ fn what_a_stranger_answered_teaches_nothing() {
     let (config, store) = (config("kv_cost", 2, 100_000), MemoryStore::default());
     let mut worker = Worker::new(&config, &store, 1);
     let (.., mut dispatched, _) = worker.send(&prompt(1, 800));
-    worker.writer().served_by_stranger(&mut dispatched);
+    worker.writer().served_by_stranger(&mut dispatched, 1);
     assert_eq!(worker.running(), 0);
     worker.finish(dispatched, Outcome::BackendFailed);
     assert_eq!(worker.send(&prompt(1, 800)).1, Reason::PrefixMiss);
+}
+
+#[test]
+fn a_trial_that_a_stranger_answered_is_another_requests() {
+    let (config, store) = (config("kv_cost", 1, 100_000), MemoryStore::default());
+    let mut worker = Worker::new(&config, &store, 1);
+    for _ in 0..2 {
+        let (.., dispatched, _) = worker.send(&prompt(1, 800));
+        worker.finish(dispatched, Outcome::BackendFailed);
+    }
+    worker.now = NowMs(worker.now.0 + 10_000);
+    let is_refused = |worker: &mut Worker<'_>| {
+        matches!(worker.route("/v1/completions", &body(&prompt(1, 800))), Decision::Refusal(_))
+    };
+    for attempts in [1, 2] {
+        assert!(!is_refused(&mut worker));
+        let (.., mut dispatched, _) = worker.send(&prompt(1, 800));
+        assert!(is_refused(&mut worker), "one trial at a time");
+        worker.writer().served_by_stranger(&mut dispatched, attempts);
+        worker.finish(dispatched, Outcome::Answered);
+    }
+    assert!(is_refused(&mut worker), "Envoy tried it before it went to the stranger");
 }
 
 #[test]

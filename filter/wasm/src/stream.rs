@@ -277,7 +277,8 @@ impl Stream {
             Server::Backend(served) => served,
             Server::Unknown => return,
             Server::Stranger => {
-                let written = self.write(|writer| writer.served_by_stranger(dispatched));
+                let attempts = attempts();
+                let written = self.write(|writer| writer.served_by_stranger(dispatched, attempts));
                 self.plugin.vm.stats.written(written.unwrap_or_default());
                 return;
             }
@@ -289,8 +290,7 @@ impl Stream {
         if picked.is_some() {
             self.plugin.vm.stats.add(Metric::ServedElsewhere, 1);
         }
-        let attempts = host::property_u64(&["upstream", "request_attempt_count"]).unwrap_or(1);
-        let attempts = u32::try_from(attempts).unwrap_or(u32::MAX);
+        let attempts = attempts();
         let source = dispatched.picked().map(|picked| picked.source);
         let written = self.write(|writer| writer.served(dispatched, &served, attempts));
         if let Some(written) = written {
@@ -360,6 +360,12 @@ impl Stream {
             None => host::set_response_header(DECISION_HEADER, note),
         }
     }
+}
+
+/// How often Envoy tried, with the attempt that is answered.
+fn attempts() -> u32 {
+    let attempts = host::property_u64(&["upstream", "request_attempt_count"]).unwrap_or(1);
+    u32::try_from(attempts).unwrap_or(u32::MAX)
 }
 
 /// Whose answer it is.

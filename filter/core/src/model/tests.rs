@@ -147,6 +147,22 @@ fn thinking_is_turned_off_in_the_templates_own_terms() {
 }
 
 #[test]
+fn configurations_that_share_a_model_share_no_answer_about_thinking() {
+    let model =
+        model("{{ messages[0].content }}|{% if efforts %}{{ reasoning_effort }}{% endif %}");
+    let body = json!({"model": "m", "max_tokens": 1, "thinking": {"type": "disabled"},
+        "messages": [{"role": "user", "content": "u"}]});
+    for (efforts, expected) in [(false, "u|"), (true, "u|none"), (false, "u|")] {
+        let template_kwargs = json!({"efforts": efforts}).as_object().unwrap().clone();
+        let config = ChatConfig { template_kwargs, ..ChatConfig::default() };
+        let request = parse(Api::Messages, body.to_string().as_bytes()).unwrap();
+        let tokens = prompt(Some(&model), request, &config, NOW).unwrap().tokens;
+        let bytes: Vec<u8> = tokens.into_iter().map(|token| token as u8).collect();
+        assert_eq!(String::from_utf8(bytes).unwrap(), expected);
+    }
+}
+
+#[test]
 fn configured_variables_are_defaults() {
     let model = model("{{ enable_thinking }}|{{ x }}");
     let config = ChatConfig {
