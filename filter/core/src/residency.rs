@@ -27,8 +27,9 @@ pub const EPOCHS_PER_CAPACITY: u32 = 64;
 /// they are touched, so twice the capacity of untouched time is surely gone.
 pub const EPOCHS_KEPT: usize = 128;
 
-/// Epochs that the fill of the newest one runs ahead or behind at most.
-const FILL_EPOCHS_MAX: u32 = 16;
+/// Epochs that one request passes at most, and that the fill of the newest one runs behind at most. Half of
+/// what is kept: however many prompts are refused, what was touched lately stays known.
+const FILL_EPOCHS_MAX: u32 = EPOCHS_PER_CAPACITY;
 
 /// Blocks an epoch while the capacity is unknown: 4,096 tokens of 16.
 const EPOCH_BLOCKS_UNKNOWN: u32 = 256;
@@ -117,8 +118,8 @@ pub struct Clock {
     pub own_blocks: u64,
     /// Reports in a row that contradict what is surely there.
     contradictions: u8,
-    /// Blocks allocated since the newest epoch began. An epoch's worth makes the next request begin another
-    /// one; less than nothing is what was taken back of epochs that have passed.
+    /// Blocks allocated in the newest epoch; less than nothing is what was taken back of epochs that have
+    /// passed.
     epoch_fill_blocks: i32,
     /// Blocks last touched in epoch `e`, at `e % EPOCHS_KEPT`.
     last_touched: [u32; EPOCHS_KEPT],
@@ -321,10 +322,8 @@ impl Clock {
         let fill_max = self.fill_blocks_max();
         let added = i32::try_from(activity.allocated_blocks).unwrap_or(fill_max).min(fill_max);
         self.epoch_fill_blocks = self.epoch_fill_blocks.saturating_add(added).min(fill_max);
-        // One at most, whatever the request's length: all its blocks are of one date. Distances count blocks
-        // and not epochs; the next requests pass the others.
         let epoch_blocks = i32::try_from(self.epoch_blocks()).unwrap_or(i32::MAX);
-        if self.epoch_fill_blocks >= epoch_blocks {
+        while self.epoch_fill_blocks >= epoch_blocks {
             self.epoch_fill_blocks -= epoch_blocks;
             self.epoch = self.epoch.wrapping_add(1);
             *self.count_mut(self.epoch) = 0;
@@ -353,8 +352,7 @@ impl Clock {
         }
     }
 
-    /// The most that one request may add to the fill, so that those that are taken back pass few epochs
-    /// until the fill makes up for it.
+    /// The most that one request may add to the fill, and the least that the fill may be.
     fn fill_blocks_max(&self) -> i32 {
         i32::try_from(self.epoch_blocks().saturating_mul(FILL_EPOCHS_MAX)).unwrap_or(i32::MAX)
     }
