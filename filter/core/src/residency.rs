@@ -68,7 +68,8 @@ const REACH_FACTOR_MAX: f32 = 16.0;
 /// one may be a request that was computed beside its twin.
 const CONTRADICTIONS_OF_THE_LOST: u8 = 3;
 
-/// Epochs of others' blocks in which a prompt may wait to be computed.
+/// Epochs of others' blocks in which a prompt may wait to be computed, where the capacity is known; else one,
+/// which may be a good part of a small cache.
 const UNDER_WAY_EPOCHS: u32 = 4;
 
 /// Share of the reach within which blocks are surely there, however wrong the reach.
@@ -245,7 +246,8 @@ impl Clock {
     /// Whether blocks at this distance are in the cache if they ever will be; nearer ones may still be
     /// under way to it.
     fn is_settled(&self, distance_blocks: u32) -> bool {
-        distance_blocks > self.epoch_blocks().saturating_mul(UNDER_WAY_EPOCHS)
+        let epochs = if self.capacity_blocks == 0 { 1 } else { UNDER_WAY_EPOCHS };
+        distance_blocks > self.epoch_blocks().saturating_mul(epochs)
     }
 
     /// Distance within which blocks are kept, in blocks; 0 while neither known nor learnt.
