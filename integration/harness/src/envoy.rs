@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -357,11 +358,27 @@ async fn listener_address(
     })
 }
 
-/// A port that was free a moment ago.
+/// A port that was free a moment ago. It is none that the system gives out by itself, to servers that ask for
+/// any and to each connection: before Envoy has compiled its module and listens, those come and go by the
+/// hundred.
 pub fn free_port() -> Result<u16, HarnessError> {
-    let fail = HarnessError::file("a loopback port");
-    TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).map(|a| a.port()).map_err(fail)
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    // Programs that run side by side begin at different places.
+    let first = std::process::id().wrapping_mul(997);
+    let mut result = Err(std::io::ErrorKind::AddrInUse.into());
+    for _ in 0..FREE_PORTS.len() {
+        let next = first.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
+        let port = FREE_PORTS.start + (next % FREE_PORTS.len() as u32) as u16;
+        result = TcpListener::bind(("127.0.0.1", port)).map(|_| port);
+        if result.is_ok() {
+            break;
+        }
+    }
+    result.map_err(HarnessError::file("a loopback port"))
 }
+
+/// Below what Linux, macOS and Windows give out.
+const FREE_PORTS: std::ops::Range<u16> = 20_000..32_000;
 
 /// Reads `name: value` lines; histograms, whose values are not numbers, are left out.
 fn parse_stats(text: &str) -> Stats {
