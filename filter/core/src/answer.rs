@@ -86,11 +86,7 @@ impl UsageScanner {
     }
 
     fn push_json(&mut self, chunk: &[u8]) {
-        self.kept.extend_from_slice(chunk);
-        // Cutting only at twice the limit keeps the cost linear.
-        if self.kept.len() > 2 * ANSWER_TAIL_BYTES_MAX {
-            self.kept.drain(..self.kept.len() - ANSWER_TAIL_BYTES_MAX);
-        }
+        keep_tail(&mut self.kept, chunk, ANSWER_TAIL_BYTES_MAX);
     }
 
     fn push_sse(&mut self, chunk: &[u8]) {
@@ -104,21 +100,11 @@ impl UsageScanner {
     }
 
     fn append(&mut self, part: &[u8]) {
-        if self.kept.len() + part.len() <= SSE_LINE_BYTES_MAX {
-            self.kept.extend_from_slice(part);
-            return;
-        }
         // A line that repeats the whole answer has its usage at its end.
-        self.cut = self.cut.or_else(|| Some(is_data(&self.kept, part)));
-        let start = part.len().saturating_sub(SSE_LINE_BYTES_MAX);
-        let part = part.get(start..).unwrap_or_default();
-        // Cutting only at twice the limit keeps the cost linear.
-        if self.kept.len() + part.len() > 2 * SSE_LINE_BYTES_MAX {
-            let excess = self.kept.len() + part.len() - SSE_LINE_BYTES_MAX;
-            self.kept.drain(..excess.min(self.kept.len()));
+        if self.cut.is_none() && self.kept.len() + part.len() > SSE_LINE_BYTES_MAX {
+            self.cut = Some(is_data(&self.kept, part));
         }
-        self.kept.reserve_exact((2 * SSE_LINE_BYTES_MAX).saturating_sub(self.kept.len()));
-        self.kept.extend_from_slice(part);
+        keep_tail(&mut self.kept, part, SSE_LINE_BYTES_MAX);
     }
 
     fn end_line(&mut self) {
@@ -130,6 +116,22 @@ impl UsageScanner {
     }
 }
 
+/// Appends `part` and keeps the last `bytes_max` bytes at least, twice as many at most. What is no longer
+/// than `bytes_max` is kept whole.
+fn keep_tail(kept: &mut Vec<u8>, part: &[u8], bytes_max: usize) {
+    let start = part.len().saturating_sub(bytes_max);
+    let part = part.get(start..).unwrap_or_default();
+    let bytes = kept.len() + part.len();
+    // Cutting only at twice the limit keeps the cost linear.
+    if bytes > 2 * bytes_max {
+        kept.drain(..(bytes - bytes_max).min(kept.len()));
+    }
+    if kept.len() + part.len() > bytes_max {
+        kept.reserve_exact((2 * bytes_max).saturating_sub(kept.len()));
+    }
+    kept.extend_from_slice(part);
+}
+
 /// Whether a line that begins so is an event's data.
 fn is_data(kept: &[u8], part: &[u8]) -> bool {
     let start = kept.iter().chain(part).take(SSE_DATA.len());
@@ -137,7 +139,7 @@ fn is_data(kept: &[u8], part: &[u8]) -> bool {
 }
 
 /// Begins a line of an event's data.
-const SSE_DATA: &[u8] = b"data:";
+pub(crate) const SSE_DATA: &[u8] = b"data:";
 
 /// The usage of all APIs: OpenAI's two, Anthropic's, SGLang's.
 #[derive(Deserialize)]

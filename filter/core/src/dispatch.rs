@@ -307,9 +307,7 @@ impl<S: SharedStore> Writer<'_, S> {
         let (Some(prompt), Some(usage)) = (&dispatched.prompt, usage) else {
             return (written, None);
         };
-        let asked = dispatched.told.as_ref().map(|(_, mark)| *mark).unwrap_or_default();
-        let evidence = evidence(prompt, &dispatched.distances, usage);
-        self.decoded(&backend, prompt, (asked, &evidence), usage, &mut written);
+        self.decoded(&backend, prompt, &dispatched, usage, &mut written);
         // What another backend than the pick had cached was not predicted.
         let judged =
             dispatched.is_as_picked() && !prompt.is_approximate && usage.prompt_tokens != 0;
@@ -416,7 +414,7 @@ impl<S: SharedStore> Writer<'_, S> {
         &self,
         backend: &Backend,
         prompt: &PlacedPrompt,
-        (asked, evidence): (Mark, &[Evidence]),
+        dispatched: &Dispatched,
         usage: Usage,
         written: &mut Written,
     ) {
@@ -426,8 +424,10 @@ impl<S: SharedStore> Writer<'_, S> {
             .div_ceil(prompt.block_size_tokens.max(1));
         let activity =
             Activity { allocated_blocks: blocks, moved: Vec::new(), touched_blocks: blocks };
+        let asked = dispatched.told.as_ref().map(|(_, mark)| *mark).unwrap_or_default();
+        let evidence = evidence(prompt, &dispatched.distances, usage);
         self.change_clock(backend, prompt.block_size_tokens, written, |clock| {
-            clock.learn(asked, evidence);
+            clock.learn(asked, &evidence);
             clock.record(&activity);
         });
     }

@@ -552,19 +552,22 @@ mod tests {
         assert_eq!(generation(), 2);
     }
 
+    /// A request of the filter's own allocates 100 blocks.
+    fn allocate(store: &MemoryStore) {
+        let activity = crate::residency::Activity {
+            allocated_blocks: 100,
+            moved: Vec::new(),
+            touched_blocks: 100,
+        };
+        residency::change(store, B, 640, |clock| clock.record(&activity)).unwrap();
+    }
+
     #[test]
     fn allocations_of_others_move_the_clock_and_own_ones_do_not_twice() {
         let store = MemoryStore::default();
         let distance = || residency::load(&store, B, 640).unwrap().distance_blocks(0).unwrap();
         take(&store, &report(0, 0, 0), own(0, 0), 1_000);
-        residency::change(&store, B, 640, |clock| {
-            clock.record(&crate::residency::Activity {
-                allocated_blocks: 100,
-                moved: Vec::new(),
-                touched_blocks: 100,
-            })
-        })
-        .unwrap();
+        allocate(&store);
         assert_eq!(distance(), 100);
         take(&store, &report(0, 0, 100 * 16), own(0, 0), 2_000);
         assert_eq!(distance(), 100);
@@ -588,12 +591,7 @@ mod tests {
                 ..report(0, 0, prompt_tokens)
             };
             take(&store, &report(0), own(0, 0), 1_000);
-            let activity = crate::residency::Activity {
-                allocated_blocks: 100,
-                moved: Vec::new(),
-                touched_blocks: 100,
-            };
-            residency::change(&store, B, 640, |clock| clock.record(&activity)).unwrap();
+            allocate(&store);
             take(&store, &report(100 * 16), own(0, 0), 2_000);
             let distance = || residency::load(&store, B, 640).unwrap().distance_blocks(0);
             assert_eq!(distance(), Some(100), "{size}");

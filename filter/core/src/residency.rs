@@ -299,9 +299,9 @@ impl Clock {
             let touched = self.count_mut(after.epoch);
             *touched = touched.saturating_sub(activity.touched_blocks.saturating_sub(moved));
         }
-        let fill_max = self.fill_blocks_max();
-        let taken = i32::try_from(activity.allocated_blocks).unwrap_or(fill_max).min(fill_max);
-        self.epoch_fill_blocks = self.epoch_fill_blocks.saturating_sub(taken).max(-fill_max);
+        let taken = self.fill_of(activity);
+        self.epoch_fill_blocks =
+            self.epoch_fill_blocks.saturating_sub(taken).max(-self.fill_blocks_max());
     }
 
     /// Where the clock stands.
@@ -321,9 +321,9 @@ impl Clock {
                 *count = count.saturating_sub(blocks);
             }
         }
-        let fill_max = self.fill_blocks_max();
-        let added = i32::try_from(activity.allocated_blocks).unwrap_or(fill_max).min(fill_max);
-        self.epoch_fill_blocks = self.epoch_fill_blocks.saturating_add(added).min(fill_max);
+        let added = self.fill_of(activity);
+        self.epoch_fill_blocks =
+            self.epoch_fill_blocks.saturating_add(added).min(self.fill_blocks_max());
         let epoch_blocks = i32::try_from(self.epoch_blocks()).unwrap_or(i32::MAX);
         while self.epoch_fill_blocks >= epoch_blocks {
             self.epoch_fill_blocks -= epoch_blocks;
@@ -357,6 +357,12 @@ impl Clock {
     /// The most that one request may add to the fill, and the least that the fill may be.
     fn fill_blocks_max(&self) -> i32 {
         i32::try_from(self.epoch_blocks().saturating_mul(FILL_EPOCHS_MAX)).unwrap_or(i32::MAX)
+    }
+
+    /// What a request adds to the fill.
+    fn fill_of(&self, activity: &Activity) -> i32 {
+        let fill_max = self.fill_blocks_max();
+        i32::try_from(activity.allocated_blocks).unwrap_or(fill_max).min(fill_max)
     }
 
     fn count(&self, epoch: u32) -> u32 {

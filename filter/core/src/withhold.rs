@@ -13,6 +13,7 @@
 
 use std::ops::Range;
 
+use crate::answer::SSE_DATA;
 use crate::limits::SSE_LINE_BYTES_MAX;
 use crate::request::json::{self, Node};
 
@@ -84,9 +85,8 @@ impl Withholder {
     }
 
     fn first(&mut self, piece: &[u8], out: &mut Vec<u8>) -> State {
-        const DATA: &[u8] = b"data:";
         self.held.extend_from_slice(piece);
-        let may_be_data = self.held.starts_with(DATA) || DATA.starts_with(&self.held);
+        let may_be_data = self.held.starts_with(SSE_DATA) || SSE_DATA.starts_with(&self.held);
         if may_be_data && self.held.len() <= SSE_LINE_BYTES_MAX {
             return if piece.ends_with(b"\n") { self.release_line(out) } else { State::First };
         }
@@ -136,7 +136,7 @@ fn judge(line: &[u8]) -> Judgement {
 
 fn judge_data(line: &[u8]) -> Option<Judgement> {
     const KEY: &[u8] = b"\"usage\"";
-    let data = line.strip_prefix(b"data:")?;
+    let data = line.strip_prefix(SSE_DATA)?;
     if !data.windows(KEY.len()).any(|window| window == KEY) {
         return None;
     }

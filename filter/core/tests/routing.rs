@@ -72,9 +72,14 @@ impl<'a> Worker<'a> {
     fn serve(&mut self, tokens: &[u32]) -> (BackendIndex, Reason) {
         let (pick, reason, mut dispatched, _) = self.send(tokens);
         self.served(&mut dispatched, pick);
+        self.answer(dispatched);
+        (pick, reason)
+    }
+
+    /// A good answer, which says that nothing was cached.
+    fn answer(&mut self, mut dispatched: Dispatched) {
         self.writer().first_byte(&mut dispatched, true);
         self.finish(dispatched, Outcome::Answered);
-        (pick, reason)
     }
 
     fn running(&self) -> u32 {
@@ -399,9 +404,8 @@ fn a_batchs_sum_says_nothing_of_the_prompt_that_was_read() {
     let mut reach_after = |body: &str| {
         let mut ask = |body: &str| {
             let decision = worker.route("/v1/completions", body);
-            let (mut dispatched, _) = worker.writer().dispatch(decision);
-            worker.writer().first_byte(&mut dispatched, true);
-            worker.finish(dispatched, Outcome::Answered);
+            let (dispatched, _) = worker.writer().dispatch(decision);
+            worker.answer(dispatched);
         };
         // Far enough apart that the first is no twin under way.
         ask(body);
@@ -440,17 +444,6 @@ fn a_refused_prompt_longer_than_the_cache_brings_nothing_back() {
     assert_eq!(worker.send(&prompt(1, 1_000)).1, Reason::PrefixMiss);
 }
 
-/// Answers all requests; the engine says that so many tokens of each were cached.
-fn answer(worker: &mut Worker<'_>, requests: Vec<Dispatched>, cached_tokens: u32) {
-    for mut dispatched in requests {
-        let cached_tokens = Some(cached_tokens);
-        let usage = Usage { prompt_tokens: 1, cached_tokens, completion_tokens: 10 };
-        worker.writer().first_byte(&mut dispatched, true);
-        worker.writer().finish(dispatched, Outcome::Answered, Some(usage));
-        worker.writer().settle();
-    }
-}
-
 #[test]
 fn twins_that_are_computed_side_by_side_say_nothing_of_the_cache() {
     for capacity in [100_000, 0] {
@@ -469,8 +462,8 @@ fn twins_that_are_computed_side_by_side_say_nothing_of_the_cache() {
             worker.serve(&prompt(seed, 2_000));
         }
         for seed in 100..200 {
-            let twins = (0..2).map(|_| worker.send(&prompt(seed, 500)).2).collect();
-            answer(&mut worker, twins, 0);
+            let twins = [(); 2].map(|()| worker.send(&prompt(seed, 500)).2);
+            twins.into_iter().for_each(|twin| worker.answer(twin));
         }
         let clock = residency::load(&store, backend, capacity / 16).unwrap();
         assert_eq!(clock.reach_blocks(), capacity / 16);
@@ -484,7 +477,7 @@ fn a_request_that_fails_leaves_its_siblings_their_prefix() {
         let mut worker = Worker::new(&config, &store, 1);
         let (.., first, _) = worker.send(&prompt(1, 3_200));
         let (.., sibling, _) = worker.send(&prompt(1, 3_200));
-        answer(&mut worker, vec![sibling], 0);
+        worker.answer(sibling);
         let (.., longer, _) = worker.send(&prompt(1, 6_400));
         worker.finish(first, outcome);
         worker.finish(longer, outcome);
@@ -508,10 +501,10 @@ fn reports_of_a_former_life_teach_the_new_one_nothing() {
     for seed in 1..=40 {
         worker.serve(&prompt(seed, 1_600));
     }
-    let flying = (1..=9).map(|seed| worker.send(&prompt(seed, 1_600)).2).collect();
+    let flying: Vec<_> = (1..=9).map(|seed| worker.send(&prompt(seed, 1_600)).2).collect();
     residency::change(&store, backend, 0, residency::Clock::restart).unwrap();
     worker.serve(&prompt(777, 1_600));
-    answer(&mut worker, flying, 0);
+    flying.into_iter().for_each(|dispatched| worker.answer(dispatched));
     assert_eq!(worker.send(&prompt(777, 1_600)).1, Reason::PrefixHit);
     assert_eq!(residency::load(&store, backend, 0).unwrap().generation, 1);
 }

@@ -139,8 +139,8 @@ impl Index {
 
     /// Enters `hashes` as held by `touch.backend`, given what [`Index::walk`] found for them.
     ///
-    /// Nodes that already say so, with this epoch and for more than one request, are not written. `staleness` ranks holders when
-    /// a full bucket must drop a node.
+    /// Nodes that already say so, with this epoch and for more than one request, are not written.
+    /// `staleness` ranks holders when a full bucket must drop a node.
     pub fn enter<S: SharedStore>(
         &self,
         store: &S,
@@ -203,29 +203,28 @@ impl Index {
     ) -> TakenBack {
         let mut taken_back = TakenBack::default();
         for change in changes {
-            let mut removed_blocks = 0;
-            let mut is_shared = false;
+            let mut done = TakenBack::default();
             let result = store::update(store, &self.key_of(change.key), |bytes| {
-                removed_blocks = 0;
+                done = TakenBack::default();
                 let mut bucket = Bucket::decode(bytes);
                 let node = bucket.node_mut(change.key)?;
                 let holder = node.holder_mut(backend)?;
                 // What another request was sent for, it computes.
                 let depth = change.depth_before.max(holder.shared_depth);
-                is_shared = depth > change.depth_before;
+                done.is_shared = depth > change.depth_before;
                 holder.depth = holder.depth.min(depth);
                 node.holders.retain(|holder| holder.depth > 0);
                 // Blocks that nobody holds any more would only lengthen walks.
                 let depth = node.holders.iter().map(|holder| holder.depth).max().unwrap_or(0);
-                removed_blocks = node.blocks.len().saturating_sub(depth.into());
+                done.removed_blocks = node.blocks.len().saturating_sub(depth.into());
                 node.blocks.truncate(depth.into());
                 bucket.nodes.retain(|node| !node.blocks.is_empty());
                 Some(bucket.encode())
             });
             match result {
                 Ok(_) => {
-                    taken_back.removed_blocks += removed_blocks;
-                    taken_back.is_shared |= is_shared;
+                    taken_back.removed_blocks += done.removed_blocks;
+                    taken_back.is_shared |= done.is_shared;
                 }
                 Err(_) => taken_back.lost_updates += 1,
             }
