@@ -7,6 +7,7 @@
 use serde::{Deserialize, Deserializer};
 
 use crate::limits::{ANSWER_TAIL_BYTES_MAX, SSE_LINE_BYTES_MAX};
+use crate::request::Api;
 
 /// What the engine says about one request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,6 +44,28 @@ impl Framing {
     }
 }
 
+/// A kind of answer, of which an engine says the same every time: that of an API, whole or streamed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AnswerKind {
+    /// The API.
+    pub api: Api,
+    /// Whole or streamed.
+    pub framing: Framing,
+}
+
+impl AnswerKind {
+    /// One bit for each kind.
+    #[must_use]
+    pub fn bit(self) -> u32 {
+        let place = Api::ALL.iter().position(|api| *api == self.api).unwrap_or(0);
+        let bits = match self.framing {
+            Framing::Json => 1,
+            Framing::Sse => 2,
+        };
+        bits << (2 * place)
+    }
+}
+
 /// Collects the usage of one answer.
 #[derive(Debug)]
 pub struct UsageScanner {
@@ -51,6 +74,8 @@ pub struct UsageScanner {
     kept: Vec<u8>,
     /// SSE: what is kept is only the end of the current line; whether the line is data.
     cut: Option<bool>,
+    /// What was cut off before what is kept had this.
+    passed: Option<Usage>,
     last: Option<Usage>,
 }
 
@@ -58,13 +83,13 @@ impl UsageScanner {
     /// A scanner at the start of an answer.
     #[must_use]
     pub fn new(framing: Framing) -> Self {
-        Self { framing, kept: Vec::new(), cut: None, last: None }
+        Self { framing, kept: Vec::new(), cut: None, passed: None, last: None }
     }
 
     /// Takes the next chunk, cut anywhere.
     pub fn push(&mut self, chunk: &[u8]) {
         match self.framing {
-            Framing::Json => self.push_json(chunk),
+            Framing::Json => self.keep(chunk, ANSWER_TAIL_BYTES_MAX),
             Framing::Sse => self.push_sse(chunk),
         }
     }
@@ -76,17 +101,13 @@ impl UsageScanner {
             Framing::Json => {
                 let start = self.kept.len().saturating_sub(ANSWER_TAIL_BYTES_MAX);
                 let tail = self.kept.get(start..).unwrap_or_default();
-                last_usage(tail).or_else(|| ollama_usage(tail))
+                last_usage(&self.kept).or(self.passed).or_else(|| ollama_usage(tail))
             }
             Framing::Sse => {
                 self.end_line();
                 self.last
             }
         }
-    }
-
-    fn push_json(&mut self, chunk: &[u8]) {
-        keep_tail(&mut self.kept, chunk, ANSWER_TAIL_BYTES_MAX);
     }
 
     fn push_sse(&mut self, chunk: &[u8]) {
@@ -100,36 +121,38 @@ impl UsageScanner {
     }
 
     fn append(&mut self, part: &[u8]) {
-        // A line that repeats the whole answer has its usage at its end.
         if self.cut.is_none() && self.kept.len() + part.len() > SSE_LINE_BYTES_MAX {
             self.cut = Some(is_data(&self.kept, part));
         }
-        keep_tail(&mut self.kept, part, SSE_LINE_BYTES_MAX);
+        self.keep(part, SSE_LINE_BYTES_MAX);
+    }
+
+    /// Keeps the last `bytes_max` bytes at least, twice as many at most, and the usage in what goes: an answer
+    /// may repeat its prompt behind it.
+    fn keep(&mut self, part: &[u8], bytes_max: usize) {
+        // Short beside what is kept: no usage lies on both sides of a cut.
+        for piece in part.chunks(bytes_max / 2) {
+            let bytes = self.kept.len() + piece.len();
+            // Cutting only at twice the limit keeps the cost linear.
+            if bytes > 2 * bytes_max {
+                self.passed = last_usage(&self.kept).or(self.passed);
+                self.kept.drain(..bytes - bytes_max);
+            }
+            if self.kept.len() + piece.len() > bytes_max {
+                self.kept.reserve_exact((2 * bytes_max).saturating_sub(self.kept.len()));
+            }
+            self.kept.extend_from_slice(piece);
+        }
     }
 
     fn end_line(&mut self) {
         let is_data = self.cut.take().unwrap_or_else(|| is_data(&self.kept, &[]));
-        if is_data && let Some(usage) = last_usage(&self.kept) {
+        let passed = self.passed.take();
+        if is_data && let Some(usage) = last_usage(&self.kept).or(passed) {
             self.last = Some(usage);
         }
         self.kept.clear();
     }
-}
-
-/// Appends `part` and keeps the last `bytes_max` bytes at least, twice as many at most. What is no longer
-/// than `bytes_max` is kept whole.
-fn keep_tail(kept: &mut Vec<u8>, part: &[u8], bytes_max: usize) {
-    let start = part.len().saturating_sub(bytes_max);
-    let part = part.get(start..).unwrap_or_default();
-    let bytes = kept.len() + part.len();
-    // Cutting only at twice the limit keeps the cost linear.
-    if bytes > 2 * bytes_max {
-        kept.drain(..(bytes - bytes_max).min(kept.len()));
-    }
-    if kept.len() + part.len() > bytes_max {
-        kept.reserve_exact((2 * bytes_max).saturating_sub(kept.len()));
-    }
-    kept.extend_from_slice(part);
 }
 
 /// Whether a line that begins so is an event's data.
@@ -276,6 +299,21 @@ mod tests {
         answer.extend_from_slice(br#""}],"usage":{"prompt_tokens":3}}"#);
         let usage = scan(Framing::Json, &answer, 4_096);
         assert_eq!(usage.map(|usage| (usage.prompt_tokens, usage.cached_tokens)), Some((3, None)));
+    }
+
+    #[test]
+    fn what_follows_usage_may_be_long() {
+        let ids = "100000,".repeat(40_000);
+        let answer = format!(
+            r#"{{"choices":[{{"text":"{}"}}],"usage":{{"prompt_tokens":41,"completion_tokens":7,
+            "prompt_tokens_details":{{"cached_tokens":32}}}},"prompt_token_ids":[{ids}0]}}"#,
+            "x".repeat(100_000)
+        );
+        let line = format!("data: {}\n\n", answer.replace('\n', ""));
+        for chunk_bytes in [100, 4_096, 8_192, 8_193, 100_001, 1 << 20] {
+            assert_eq!(scan(Framing::Json, answer.as_bytes(), chunk_bytes), Some(USAGE));
+            assert_eq!(scan(Framing::Sse, line.as_bytes(), chunk_bytes), Some(USAGE));
+        }
     }
 
     #[test]

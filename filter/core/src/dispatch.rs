@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use crate::answer::Usage;
+use crate::answer::{AnswerKind, Usage};
 use crate::config::{Backend, Config, Source};
 use crate::endpoints;
 use crate::health::{self, HealthTable};
@@ -48,6 +48,7 @@ pub struct Dispatched {
     distances: Vec<(u32, u32)>,
     first_byte_seen: bool,
     is_awaited: bool,
+    answer_kind: Option<AnswerKind>,
 }
 
 impl Dispatched {
@@ -86,6 +87,11 @@ impl Dispatched {
         if let Some(ticket) = self.ticket.take() {
             self.prefill = ledger.release(ticket);
         }
+    }
+
+    /// An answer of this kind has begun, of which usage is expected.
+    pub fn answers_in(&mut self, kind: AnswerKind) {
+        self.answer_kind = Some(kind);
     }
 
     /// Position in the configuration of the model whose prompt was read, so that the engine's
@@ -168,6 +174,7 @@ impl<S: SharedStore> Writer<'_, S> {
             distances: Vec::new(),
             first_byte_seen: false,
             is_awaited: false,
+            answer_kind: None,
         };
         if let Some(backend) = &picked {
             // A backend back from failures gets one trial; who loses the claim goes there anyway:
@@ -274,6 +281,7 @@ impl<S: SharedStore> Writer<'_, S> {
     ) -> (Written, Option<Verdict>) {
         let mut written = Written::default();
         dispatched.release(self.ledger);
+        let usage = usage.map(|usage| self.completed(&dispatched, usage));
         if outcome == Outcome::Answered {
             self.learn_pace(&dispatched, usage);
         }
@@ -318,6 +326,21 @@ impl<S: SharedStore> Writer<'_, S> {
             usage,
         });
         (written, verdict)
+    }
+
+    /// `usage`, with a count of 0 that the engine has left out.
+    fn completed(&self, dispatched: &Dispatched, usage: Usage) -> Usage {
+        let is_silent = usage.cached_tokens.is_none() && usage.prompt_tokens != 0;
+        let is_miss = |backend: &Arc<Backend>, kind| {
+            let clock = residency::load(self.store, backend.id, 0);
+            clock.is_ok_and(|clock| clock.is_silence_a_miss(kind))
+        };
+        match (&dispatched.credited, dispatched.answer_kind) {
+            (Some(backend), Some(kind)) if is_silent && is_miss(backend, kind) => {
+                Usage { cached_tokens: Some(0), ..usage }
+            }
+            _ => usage,
+        }
     }
 
     /// Learns the backend's speed. Whoever else than the pick served is not the ticket's backend.
@@ -427,6 +450,9 @@ impl<S: SharedStore> Writer<'_, S> {
         let asked = dispatched.told.as_ref().map(|(_, mark)| *mark).unwrap_or_default();
         let evidence = evidence(prompt, &dispatched.distances, usage);
         self.change_clock(backend, prompt.block_size_tokens, written, |clock| {
+            if let (Some(kind), Some(_)) = (dispatched.answer_kind, usage.cached_tokens) {
+                clock.reports_in(kind);
+            }
             clock.learn(asked, &evidence);
             clock.record(&activity);
         });

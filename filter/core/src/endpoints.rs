@@ -230,7 +230,7 @@ pub fn expire<S: SharedStore>(store: &S, name: &str, now: NowMs) -> Result<(), S
 }
 
 /// Changes the list, and forgets the troubles of those that went; with `forgets` their caches too, for
-/// who returns comes back empty.
+/// who returns comes back empty. Who has moved is another process under the old name.
 fn change<S: SharedStore>(
     store: &S,
     name: &str,
@@ -242,7 +242,10 @@ fn change<S: SharedStore>(
         let before = Endpoints::decode(bytes);
         let mut after = before.clone();
         change(&mut after.0);
-        let stays = |old: &&Endpoint| after.0.iter().any(|new| new.name == old.name);
+        let is_same = |old: &Endpoint, new: &Endpoint| {
+            (&new.name, &new.address, &new.cluster) == (&old.name, &old.address, &old.cluster)
+        };
+        let stays = |old: &&Endpoint| after.0.iter().any(|new| is_same(old, new));
         gone = before.0.iter().filter(|old| !stays(old)).map(|old| old.name.clone()).collect();
         if before == after { None } else { after.encode() }
     })?;
@@ -326,6 +329,21 @@ mod tests {
         assert_eq!(generation(), 0);
         remove(&store, "n", id).unwrap();
         assert_eq!((names(&store).len(), generation()), (1, 1));
+    }
+
+    #[test]
+    fn who_comes_back_elsewhere_under_its_old_name_holds_nothing() {
+        let (store, config) = (MemoryStore::default(), config());
+        let id = BackendId::from_name("x");
+        let put = |body: &str| {
+            let backends = config.parse_push(body.as_bytes(), NowMs(0)).unwrap();
+            push(&store, &config, &backends).unwrap();
+            residency::load(&store, id, 0).unwrap().generation
+        };
+        assert_eq!(put(r#"{"backends":[{"name":"x","address":"10.0.0.2:1"}]}"#), 0);
+        assert_eq!(put(r#"{"backends":[{"name":"x","address":"10.0.0.2:1","models":["n"]}]}"#), 0);
+        assert_eq!(put(r#"{"backends":[{"name":"x","address":"10.0.0.3:1"}]}"#), 1);
+        assert_eq!(put(r#"{"backends":[{"name":"x","cluster":"x"}]}"#), 2);
     }
 
     #[test]

@@ -182,7 +182,7 @@ impl<S: SharedStore> Router<'_, S> {
     ) -> (Option<ExplainedPrompt>, Vec<ExplainedBackend>) {
         let size = self.block_size_tokens(prompt);
         let path = self.walk(prompt).unwrap_or_default();
-        let matches = self.matches(&path, size).unwrap_or_default();
+        let matches = self.matches(prompt, &path).unwrap_or_default();
         let demand: Demand = self.demand(prompt);
         let asked = Asked {
             model_index: Some(prompt.model_index),

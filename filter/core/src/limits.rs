@@ -56,8 +56,7 @@ pub const NAME_BYTES_MAX: usize = 256;
 /// Largest bundle that is accepted, in bytes: Envoy's own cap on a callout's response.
 pub const BUNDLE_BYTES_MAX: usize = 32 << 20;
 
-/// JSON answer that is kept to find its `usage`, in bytes from its end. `usage` follows the
-/// choices in every engine's answer.
+/// JSON answer that is kept to find its `usage`, in bytes from its end; what is cut off is searched once.
 pub const ANSWER_TAIL_BYTES_MAX: usize = 16 << 10;
 
 /// One SSE line that is kept while incomplete, in bytes; longer lines are skipped whole.

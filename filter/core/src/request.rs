@@ -136,6 +136,9 @@ pub struct Request {
     pub output_tokens_max: Option<u32>,
     /// What tells this session from others, where the API has it; `None` without a hint.
     pub session: Option<String>,
+    /// Leading tokens of the prompt that the engine would take from its cache, where the request bounds
+    /// them: it has to compute what it is to give log-probabilities of. `None` without a bound.
+    pub cache_read_tokens_max: Option<u32>,
     /// Media that came beside the prompt; its places are where its placeholders are.
     pub media: Vec<Media>,
     /// Why the tokens may differ from the engine's; `None` when they are meant to be equal.
@@ -373,6 +376,7 @@ impl Request {
             cache_salt: fields::string(body, "cache_salt")?.unwrap_or_default(),
             output_tokens_max: None,
             session: fields::string(body, "session_id")?,
+            cache_read_tokens_max: None,
             media: Vec::new(),
             approximation: has_media.then_some(Approximation::Media),
         })

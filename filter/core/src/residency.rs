@@ -9,13 +9,14 @@
 //!
 //! In: touches and allocations of the requests that were routed, and what engines report as cached.
 //! Out: [`Clock::weight`], the probability that a block last touched in an epoch is resident. One
-//! clock is 553 bytes in the store, read for each holder of a prompt and written twice a request.
+//! clock is 548 bytes in the store, read for each holder of a prompt and written twice a request.
 //!
 //! The distance at which blocks go is learnt from the reports, starting at the capacity: requests
 //! that other proxies sent, memory that running requests pin and a capacity that is wrong or unknown
 //! all move it. So is how sharply they go: requests that fill the memory with long prompts blur the
 //! order in which it is freed.
 
+use crate::answer::AnswerKind;
 use crate::ids::BackendId;
 use crate::store::{self, SharedStore, StoreError};
 use crate::wire::{KEY_PREFIX, Reader, Writer};
@@ -30,6 +31,9 @@ pub const EPOCHS_KEPT: usize = 128;
 /// Epochs that one request passes at most, and that the fill of the newest one runs behind at most. Half of
 /// what is kept: however many prompts are refused, what was touched lately stays known.
 const FILL_EPOCHS_MAX: u32 = EPOCHS_PER_CAPACITY;
+
+/// A stored clock.
+const ENCODED_BYTES: usize = 36 + 4 * EPOCHS_KEPT;
 
 /// Blocks an epoch while the capacity is unknown: 4,096 tokens of 16.
 const EPOCH_BLOCKS_UNKNOWN: u32 = 256;
@@ -119,6 +123,9 @@ pub struct Clock {
     pub own_blocks: u64,
     /// Reports in a row that contradict what is surely there.
     contradictions: u8,
+    /// Kinds of answers in which this life of the engine has said how much of a prompt was cached, by
+    /// [`AnswerKind::bit`].
+    reporting_kinds: u32,
     /// Blocks allocated in the newest epoch; less than nothing is what was taken back of epochs that have
     /// passed.
     epoch_fill_blocks: i32,
@@ -138,6 +145,7 @@ impl Clock {
             step_width: STEP_WIDTH,
             own_blocks: 0,
             contradictions: 0,
+            reporting_kinds: 0,
             epoch_fill_blocks: 0,
             last_touched: [0; EPOCHS_KEPT],
         }
@@ -232,6 +240,18 @@ impl Clock {
         if self.contradictions >= CONTRADICTIONS_OF_THE_LOST {
             self.restart();
         }
+    }
+
+    /// Takes in that an answer of this kind said how much of its prompt was cached.
+    pub fn reports_in(&mut self, kind: AnswerKind) {
+        self.reporting_kinds |= kind.bit();
+    }
+
+    /// Whether an answer of this kind that does not say how much of its prompt was cached means that nothing
+    /// was: SGLang and older vLLMs say it of every prompt of which anything was.
+    #[must_use]
+    pub fn is_silence_a_miss(&self, kind: AnswerKind) -> bool {
+        self.reporting_kinds & kind.bit() != 0
     }
 
     /// Whether nothing is there of blocks that were touched well before, and far from eviction.
@@ -384,6 +404,7 @@ impl Clock {
             step_width: f32::from_bits(reader.u32()?),
             own_blocks: reader.u64()?,
             contradictions: reader.u8()?,
+            reporting_kinds: reader.u32()?,
             epoch_fill_blocks: reader.u32()?.cast_signed(),
             last_touched: [0; EPOCHS_KEPT],
         };
@@ -394,7 +415,7 @@ impl Clock {
     }
 
     fn encode(&self) -> Vec<u8> {
-        let mut writer = Writer::versioned(32 + 4 * EPOCHS_KEPT);
+        let mut writer = Writer::versioned(ENCODED_BYTES);
         writer.u16(self.generation);
         writer.u32(self.epoch);
         writer.u32(self.capacity_blocks);
@@ -402,6 +423,7 @@ impl Clock {
         writer.u32(self.step_width.to_bits());
         writer.u64(self.own_blocks);
         writer.u8(self.contradictions);
+        writer.u32(self.reporting_kinds);
         writer.u32(self.epoch_fill_blocks.cast_unsigned());
         for &count in &self.last_touched {
             writer.u32(count);
@@ -621,6 +643,7 @@ mod tests {
         let backend = BackendId(7);
         let written = change(&store, backend, 640, |clock| fill(clock, 50)).unwrap();
         assert_eq!(load(&store, backend, 640).unwrap(), written);
+        assert_eq!(written.encode().len(), ENCODED_BYTES);
         assert_eq!(load(&store, backend, 1_280).unwrap().capacity_blocks, 1_280);
         assert_eq!(load(&store, BackendId(8), 640).unwrap(), Clock::new(640));
     }

@@ -1,7 +1,9 @@
 //! The read path: request bytes -> decision, one call a stage, each early return a named fallback.
 
+use std::borrow::Cow;
 use std::num::NonZeroU32;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use ahash::AHashMap;
 use xxhash_rust::xxh3::xxh3_64;
@@ -67,6 +69,8 @@ pub struct TokenizedPrompt {
     pub output_tokens_max: Option<u32>,
     /// Identifies the request's session, if it names one.
     pub session: Option<BlockHash>,
+    /// Leading tokens that the engine would take from its cache; `None` without a bound.
+    pub cache_read_tokens_max: Option<u32>,
 }
 
 impl<S: SharedStore> Router<'_, S> {
@@ -120,7 +124,7 @@ impl<S: SharedStore> Router<'_, S> {
         let Ok(path) = self.walk(&prompt) else {
             return self.by_load(Reason::StoreFailed);
         };
-        let Ok(matches) = self.matches(&path, self.block_size_tokens(&prompt)) else {
+        let Ok(matches) = self.matches(&prompt, &path) else {
             return self.by_load(Reason::StoreFailed);
         };
         self.place(prompt, path, &matches)
@@ -134,17 +138,23 @@ impl<S: SharedStore> Router<'_, S> {
         Index::new(self.config.index_buckets).walk(self.store, &prompt.hashes)
     }
 
-    /// How much of a prompt each holder has, as far as its clock tells.
+    /// How much of a prompt, of which the tree knows `path`, each holder has and would use, as far as its
+    /// clock tells.
     ///
     /// # Errors
     /// [`StoreError`] when the host refuses a read.
     pub fn matches(
         &self,
+        prompt: &TokenizedPrompt,
         path: &Path,
-        block_size_tokens: NonZeroU32,
     ) -> Result<AHashMap<BackendId, Match>, StoreError> {
-        let clocks = self.clocks(path, block_size_tokens)?;
-        Ok(score::matches(path, |holder| {
+        let size = self.block_size_tokens(prompt);
+        let path = match prompt.cache_read_tokens_max {
+            Some(tokens) => Cow::Owned(path.leading((tokens / size) as usize)),
+            None => Cow::Borrowed(path),
+        };
+        let clocks = self.clocks(&path, size)?;
+        Ok(score::matches(&path, |holder| {
             let clock = clocks.get(&holder.backend);
             clock.map_or(0.0, |clock| clock.weight(holder.generation, holder.epoch))
         }))
@@ -296,6 +306,7 @@ impl<S: SharedStore> Router<'_, S> {
         };
         let seed = namespace.seed();
         let output_tokens_max = request.output_tokens_max;
+        let cache_read_tokens_max = request.cache_read_tokens_max;
         let session = request.session.as_ref().map(|name| BlockHash(xxh3_64(name.as_bytes())));
         let model = self.models.get(model_index).and_then(Option::as_deref);
         let prompt = model::prompt(model, request, &config.chat, self.now)?;
@@ -306,6 +317,7 @@ impl<S: SharedStore> Router<'_, S> {
             hashes: blocks::block_hashes(seed, &prompt.tokens, &prompt.media, size),
             output_tokens_max,
             session,
+            cache_read_tokens_max,
         };
         Ok((tokenized, prompt.tokens))
     }
@@ -376,7 +388,11 @@ impl<S: SharedStore> Router<'_, S> {
         let slowness = self.ledger.slowness();
         let held =
             |backend: &Backend| asked.matches.get(&backend.id).map_or(0, |found| found.held_blocks);
-        let staying = self.config.backends.iter().filter(|backend| backend.drain.is_none());
+        let signs = (&health, self.reported);
+        let stays = |backend: &Arc<Backend>| {
+            backend.drain.is_none() && !standing::is_down(backend, signs, self.now)
+        };
+        let staying = self.config.backends.iter().filter(|backend| stays(backend));
         let held_elsewhere = staying.map(|backend| held(backend)).max().unwrap_or(0);
         let mut standings = Vec::with_capacity(self.config.backends.len());
         for (index, backend) in self.config.backends.iter().enumerate() {
@@ -401,13 +417,7 @@ impl<S: SharedStore> Router<'_, S> {
             standings.push(Standing {
                 index: BackendIndex(index),
                 id: backend.id,
-                rank: standing::rank(
-                    backend,
-                    asked.model_index,
-                    holds,
-                    (&health, self.reported),
-                    self.now,
-                ),
+                rank: standing::rank(backend, asked.model_index, holds, signs, self.now),
                 sent_blocks: matched.map_or(0, |found| found.sent_blocks),
                 others,
                 offer,

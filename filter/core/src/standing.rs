@@ -58,14 +58,28 @@ pub struct Standing {
     pub cost: Cost,
 }
 
+/// Whether `backend` is passed over for its failures.
+#[must_use]
+pub fn is_down(backend: &Backend, signs: (&HealthTable, &Reported), now: NowMs) -> bool {
+    availability(backend, signs, now) == Availability::Down
+}
+
+fn availability(
+    backend: &Backend,
+    (health, reported): (&HealthTable, &Reported),
+    now: NowMs,
+) -> Availability {
+    health.availability(backend.id, reported.reported_at(backend.id), now)
+}
+
 /// The rank of `backend` for a request of the model at `model_index`; `holds` when it has more of it than
-/// any backend that stays.
+/// any backend that stays and is not down.
 #[must_use]
 pub fn rank(
     backend: &Backend,
     model_index: Option<usize>,
     holds: bool,
-    (health, reported): (&HealthTable, &Reported),
+    signs: (&HealthTable, &Reported),
     now: NowMs,
 ) -> Rank {
     let drained = |it: crate::config::Drain| it.until.is_some_and(|until| until <= now);
@@ -74,7 +88,7 @@ pub fn rank(
     {
         return Rank::Unfit;
     }
-    match health.availability(backend.id, reported.reported_at(backend.id), now) {
+    match availability(backend, signs, now) {
         Availability::Down => Rank::Down,
         _ if backend.drain.is_some() && !holds => Rank::Draining,
         Availability::Doubtful => Rank::Doubtful,

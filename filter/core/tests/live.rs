@@ -8,6 +8,7 @@ use warmpath_core::dispatch::{Dispatched, Outcome, Writer};
 use warmpath_core::endpoints::{self, observed_backend};
 use warmpath_core::explain::Explanation;
 use warmpath_core::explore::Explorer;
+use warmpath_core::health;
 use warmpath_core::ids::{BackendId, NowMs};
 use warmpath_core::live::Live;
 use warmpath_core::load::{BackendLoad, Ledger};
@@ -74,6 +75,12 @@ impl<'a> Vm<'a> {
         Writer { config, store, ledger: &mut self.ledger, now: self.now }
     }
 
+    fn push(&mut self, body: &str) {
+        let backends = self.configured.parse_push(body.as_bytes(), self.now).unwrap();
+        endpoints::push(self.store, &self.configured, &backends).unwrap();
+        self.refresh();
+    }
+
     fn explain(&self, body: &str) -> Explanation {
         self.router().explain(PATH, body.as_bytes(), None)
     }
@@ -129,25 +136,36 @@ fn a_model_goes_to_its_backends_and_a_draining_one_takes_nothing_new() {
 fn a_draining_backend_still_serves_what_it_holds_until_its_time_is_over() {
     let store = MemoryStore::default();
     let mut vm = Vm::new(four(), &store, 1);
-    let push = |vm: &mut Vm<'_>, body: &str| {
-        let backends = vm.configured.parse_push(body.as_bytes(), vm.now).unwrap();
-        endpoints::push(vm.store, &vm.configured, &backends).unwrap();
-        vm.refresh();
-    };
-    push(&mut vm, r#"{"backends":[{"name":"p","address":"10.0.0.1:1"}]}"#);
+    vm.push(r#"{"backends":[{"name":"p","address":"10.0.0.1:1"}]}"#);
     let held: Vec<u32> =
         (0..40).filter(|seed| vm.serve(&body("m", *seed, 300)).as_deref() == Some("p")).collect();
     assert!(held.len() > 3, "{held:?}");
-    push(
-        &mut vm,
-        r#"{"backends":[{"name":"p","address":"10.0.0.1:1","draining":true,"drain_s":30}]}"#,
-    );
+    vm.push(r#"{"backends":[{"name":"p","address":"10.0.0.1:1","draining":true,"drain_s":30}]}"#);
     assert_eq!(vm.serve(&body("m", held[0], 300)).as_deref(), Some("p"));
     for seed in 100..130 {
         assert_ne!(vm.serve(&body("m", seed, 300)).as_deref(), Some("p"));
     }
     vm.now = NowMs(vm.now.0 + 30_000);
     assert_ne!(vm.serve(&body("m", held[0], 300)).as_deref(), Some("p"));
+}
+
+#[test]
+fn a_draining_backend_serves_in_the_place_of_a_holder_that_is_down() {
+    let store = MemoryStore::default();
+    let mut vm = Vm::new(four(), &store, 1);
+    vm.push(r#"{"backends":[{"name":"p","address":"10.0.0.1:1"}]}"#);
+    let held = (0..40).map(|seed| body("m", seed, 300));
+    let held = held.into_iter().find(|body| vm.serve(body).as_deref() == Some("p")).unwrap();
+    // For a moment it goes elsewhere, and is there too from then on.
+    health::failed(&store, vm.now, BackendId::from_name("p")).unwrap();
+    let other = vm.serve(&held).unwrap();
+    health::succeeded(&store, vm.now, BackendId::from_name("p")).unwrap();
+    vm.push(r#"{"backends":[{"name":"p","address":"10.0.0.1:1","draining":true}]}"#);
+    assert_eq!(vm.serve(&held), Some(other.clone()));
+    for _ in 0..2 {
+        health::failed(&store, vm.now, BackendId::from_name(&other)).unwrap();
+    }
+    assert_eq!(vm.serve(&held).as_deref(), Some("p"));
 }
 
 #[test]

@@ -104,6 +104,11 @@ impl Bundles {
     ) -> Option<(&[usize], Rc<Model>)> {
         let position = self.tokens.remove(&token)?;
         let wanted = self.wanted.get_mut(position)?;
+        // The fetch of another configuration was faster. A VM's memory never shrinks: one copy is enough.
+        if let Some(model) = vm.model(&wanted.source) {
+            wanted.state = State::Loaded;
+            return Some((&wanted.model_indices, model));
+        }
         let now = host::now();
         // Without headers the callout failed, and asking for its body would trap.
         if !has_headers {

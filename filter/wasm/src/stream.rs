@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use proxy_wasm::traits::{Context, HttpContext};
 use proxy_wasm::types::Action;
-use warmpath_core::answer::{Framing, UsageScanner};
+use warmpath_core::answer::{AnswerKind, Framing, UsageScanner};
 use warmpath_core::ask;
 use warmpath_core::config::{Backend, Config, Source, StreamedUsage};
 use warmpath_core::decision;
@@ -69,6 +69,8 @@ pub struct Stream {
     refused: bool,
     /// The decision in words, where it is to be shown.
     note: Option<String>,
+    /// Whether a load report was asked for in the client's place.
+    has_asked_for_load: bool,
     /// Whether the body was made to ask for usage.
     has_asked: bool,
     dispatched: Option<Dispatched>,
@@ -92,6 +94,7 @@ impl Stream {
             decided: false,
             refused: false,
             note: None,
+            has_asked_for_load: false,
             has_asked: false,
             dispatched: None,
             status: None,
@@ -118,11 +121,22 @@ impl Stream {
             return Action::Pause;
         }
         self.ask_for_usage(&body);
-        if self.plugin.config.load_reports && !self.has_load_format {
-            host::set_request_header(LOAD_FORMAT_HEADER, "text");
-        }
+        self.ask_for_load(started.ms());
         self.plugin.vm.stats.took_us(host::Instant::now().since_us(started));
         Action::Continue
+    }
+
+    /// Asks the engine for a load report, if the last one is no longer new: to make one takes it a while.
+    fn ask_for_load(&mut self, now: NowMs) {
+        if !self.plugin.config.load_reports || self.has_load_format {
+            return;
+        }
+        let Ok(ledger) = self.plugin.vm.ledger.try_borrow() else { return };
+        let picked = self.dispatched.as_ref().and_then(Dispatched::picked);
+        if picked.is_none_or(|picked| ledger.wants_report(picked.id, now)) {
+            host::set_request_header(LOAD_FORMAT_HEADER, "text");
+            self.has_asked_for_load = true;
+        }
     }
 
     /// Makes the request ask for the usage of its answer, where that is configured.
@@ -450,13 +464,16 @@ impl HttpContext for Stream {
         if let Some(report) = &head.load_report {
             self.hear(&dispatched, report);
             // Who did not ask for it does not get it.
-            if self.plugin.config.load_reports && !self.has_load_format {
+            if self.has_asked_for_load {
                 host::remove_response_header(outcome::LOAD_HEADER);
             }
         }
         self.show_decision(&dispatched);
         if dispatched.model_index().is_some() && head.is_good() && !head.is_encoded {
             self.scanner = head.framing.map(UsageScanner::new);
+            if let (Some(api), Some(framing)) = (Api::from_path(&self.path), head.framing) {
+                dispatched.answers_in(AnswerKind { api, framing });
+            }
             if self.has_asked && head.framing == Some(Framing::Sse) {
                 host::remove_response_header("content-length");
                 self.withholder = Some(Withholder::default());

@@ -107,6 +107,7 @@ fn prompt(seed: u32) -> TokenizedPrompt {
         hashes: blocks::block_hashes(seed, &tokens, &[], BLOCK_SIZE_TOKENS),
         output_tokens_max: Some(100),
         session: None,
+        cache_read_tokens_max: None,
     }
 }
 

@@ -249,6 +249,7 @@ impl<'a> Fleet<'a> {
             hashes: hashes.clone(),
             output_tokens_max: request.output_tokens_max,
             session: Some(BlockHash(mix(u64::from(request.user)))),
+            cache_read_tokens_max: None,
         };
         // Which connection, and so which Envoy and worker, depends on the request alone.
         let draw = mix(self.spec.seed ^ mix(id));

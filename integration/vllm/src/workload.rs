@@ -130,8 +130,28 @@ impl Talk {
         if draw.below(3) == 0 && ask.path.contains("completions") {
             ask.body["stream"] = true.into();
             ask.body["stream_options"] = json!({"include_usage": true});
+        } else if draw.below(6) == 0 {
+            Self::score(&mut ask, draw);
         }
         ask
+    }
+
+    /// Asks for log-probabilities of the prompt too, for which the engine computes it anew.
+    fn score(ask: &mut Ask, draw: &mut Draw) {
+        match (ask.path, draw.below(2)) {
+            ("/v1/completions", 0) => {
+                ask.body["echo"] = true.into();
+                ask.body["logprobs"] = json!(1);
+            }
+            ("/v1/chat/completions", 0) => ask.body["echo"] = true.into(),
+            ("/v1/completions" | "/v1/chat/completions", _) => {
+                ask.body["prompt_logprobs"] = json!(1);
+            }
+            ("/inference/v1/generate", _) => {
+                ask.body["sampling_params"]["prompt_logprobs"] = json!(1)
+            }
+            _ => {}
+        }
     }
 
     fn messages(&self, question: &str) -> Vec<Value> {

@@ -72,8 +72,8 @@ pub struct RawConfig {
     /// Whether and how the engines' metrics are read.
     #[serde(default)]
     pub scrape: RawScrape,
-    /// Asks engines for a load report with each answer (ORCA), and keeps it from clients that did not
-    /// ask for it themselves.
+    /// Asks engines for a load report with their answers (ORCA), each one some times a second, and keeps it
+    /// from clients that did not ask for it themselves.
     #[serde(default = "on")]
     pub load_reports: bool,
     /// Where each decision is shown.
@@ -242,7 +242,8 @@ pub struct RawBundle {
     /// Envoy cluster that serves it.
     #[cfg_attr(feature = "schema", schemars(length(min = 1, max = NAME_BYTES_MAX)))]
     pub cluster: String,
-    /// Path there.
+    /// Path there. What was fetched stays as long as a configuration names it: give a changed bundle another
+    /// path, or another query.
     #[cfg_attr(feature = "schema", schemars(length(min = 1, max = NAME_BYTES_MAX), regex(pattern = "^/")))]
     pub path: String,
     /// The request's `:authority`.

@@ -49,6 +49,19 @@ pub struct Path {
     pub known_blocks: usize,
 }
 
+impl Path {
+    /// The part of it that is the prompt's first `blocks` blocks.
+    #[must_use]
+    pub fn leading(&self, blocks: usize) -> Self {
+        let mut segments = self.segments.clone();
+        segments.retain(|segment| segment.start < blocks);
+        if let Some(last) = segments.last_mut() {
+            last.matched = last.matched.min(blocks - last.start);
+        }
+        Self { segments, known_blocks: self.known_blocks.min(blocks) }
+    }
+}
+
 /// When and in which life of the backend blocks are touched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Touch {

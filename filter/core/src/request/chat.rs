@@ -51,6 +51,10 @@ pub(super) fn parse(body: &Object<'_>) -> Result<Request, RequestError> {
     request.output_tokens_max =
         fields::output_tokens(body, &["max_completion_tokens", "max_tokens"]);
     request.adapter = fields::string(body, "lora_path")?;
+    // vLLM gives back a chat's messages with log-probabilities, whether these are asked for or not.
+    let is_echoed = fields::boolean(body, "echo")? == Some(true)
+        && !matches!(body.given("top_logprobs"), Some(Node::Null));
+    request.cache_read_tokens_max = if is_echoed { Some(0) } else { fields::cache_read_max(body) };
     Ok(request)
 }
 

@@ -123,3 +123,9 @@ pub(super) fn truncation(body: &Object<'_>) -> Result<Option<Truncation>, Reques
     let tokens_max = tokens_max.and_then(|tokens| usize::try_from(tokens).ok());
     Ok(tokens_max.map(|tokens_max| Truncation { tokens_max, side }))
 }
+
+/// How much of the prompt may come from the cache, where vLLM is to give log-probabilities of the prompt: it
+/// computes all of it.
+pub(super) fn cache_read_max(params: &Object<'_>) -> Option<u32> {
+    params.get("prompt_logprobs").map(|_| 0)
+}

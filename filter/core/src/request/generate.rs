@@ -24,6 +24,11 @@ pub(super) fn parse(body: &Object<'_>) -> Result<Request, RequestError> {
     let sampling = fields::object(body, "sampling_params")?;
     request.output_tokens_max =
         sampling.and_then(|sampling| fields::output_tokens(sampling, &["max_tokens"]));
+    request.cache_read_tokens_max =
+        match sampling.and_then(|it| it.get("skip_reading_prefix_cache")) {
+            Some(Node::Bool(skips)) => skips.then_some(0),
+            _ => sampling.and_then(fields::cache_read_max),
+        };
     Ok(request)
 }
 

@@ -20,6 +20,7 @@ pub(super) fn parse(body: &Object<'_>) -> Result<Request, RequestError> {
     let sampling = first(body.get("sampling_params")).and_then(Node::as_object);
     request.output_tokens_max =
         sampling.and_then(|sampling| fields::output_tokens(sampling, &["max_new_tokens"]));
+    request.cache_read_tokens_max = cache_read_max(body);
     request.media = media(body)?;
     if completions::is_batch(given) {
         request.approximation = Some(Approximation::Batch);
@@ -34,6 +35,17 @@ fn first<'n, 'a>(node: Option<&'n Node<'a>>) -> Option<&'n Node<'a>> {
     match node? {
         Node::Array(batch) => batch.first(),
         single => Some(single),
+    }
+}
+
+/// The prompt's log-probabilities are given from a token on, which makes the engine compute from there.
+fn cache_read_max(body: &Object<'_>) -> Option<u32> {
+    let Some(Node::Bool(true)) = first(body.get("return_logprob")) else { return None };
+    match body.get("logprob_start_len")? {
+        Node::Ids(of_batch) => of_batch.first().copied(),
+        // -1 is the end of the prompt.
+        Node::Number(start) => start.parse().ok(),
+        _ => None,
     }
 }
 

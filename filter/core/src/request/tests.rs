@@ -379,3 +379,58 @@ mod random {
         }
     }
 }
+
+#[test]
+fn log_probabilities_of_the_prompt_keep_the_engine_from_its_cache() {
+    let chat = json!({"messages": [{"role": "user", "content": "hi"}]});
+    let text = json!({"prompt": "hi"});
+    let ids = json!({"token_ids": [1, 2]});
+    let sglang = json!({"text": "hi"});
+    for (api, body, more, expected) in [
+        (Api::ChatCompletions, &chat, json!({}), None),
+        (Api::ChatCompletions, &chat, json!({"logprobs": true, "top_logprobs": 5}), None),
+        (Api::ChatCompletions, &chat, json!({"prompt_logprobs": null}), None),
+        (Api::ChatCompletions, &chat, json!({"prompt_logprobs": 0}), Some(0)),
+        (Api::ChatCompletions, &chat, json!({"echo": true}), Some(0)),
+        (Api::ChatCompletions, &chat, json!({"echo": true, "top_logprobs": null}), None),
+        (Api::Completions, &text, json!({"logprobs": 5}), None),
+        (Api::Completions, &text, json!({"echo": true}), None),
+        (Api::Completions, &text, json!({"echo": true, "logprobs": 0}), Some(0)),
+        (Api::Completions, &text, json!({"echo": false, "logprobs": 0}), None),
+        (Api::Completions, &text, json!({"prompt_logprobs": 1}), Some(0)),
+        (Api::VllmGenerate, &ids, json!({"sampling_params": {"logprobs": 1}}), None),
+        (Api::VllmGenerate, &ids, json!({"sampling_params": {"prompt_logprobs": 1}}), Some(0)),
+        (
+            Api::VllmGenerate,
+            &ids,
+            json!({"sampling_params": {"prompt_logprobs": 1, "skip_reading_prefix_cache": false}}),
+            None,
+        ),
+        (
+            Api::VllmGenerate,
+            &ids,
+            json!({"sampling_params": {"skip_reading_prefix_cache": true}}),
+            Some(0),
+        ),
+        (Api::SglangGenerate, &sglang, json!({"return_logprob": true}), None),
+        (
+            Api::SglangGenerate,
+            &sglang,
+            json!({"return_logprob": true, "logprob_start_len": -1}),
+            None,
+        ),
+        (
+            Api::SglangGenerate,
+            &sglang,
+            json!({"return_logprob": [true], "logprob_start_len": [7]}),
+            Some(7),
+        ),
+        (Api::SglangGenerate, &sglang, json!({"logprob_start_len": 7}), None),
+    ] {
+        let mut body = body.clone();
+        let members = body.as_object_mut().unwrap();
+        members.extend(more.as_object().unwrap().clone());
+        let request = request(api, &body).unwrap();
+        assert_eq!(request.cache_read_tokens_max, expected, "{body}");
+    }
+}

@@ -126,5 +126,6 @@ pub fn prompt(seed: u32, shared: u32, own: (u32, u32)) -> TokenizedPrompt {
         hashes: blocks::block_hashes(namespace.seed(), &tokens, &[], BLOCK_SIZE_TOKENS),
         output_tokens_max: Some(100),
         session: None,
+        cache_read_tokens_max: None,
     }
 }
