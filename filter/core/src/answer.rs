@@ -77,19 +77,40 @@ pub struct UsageScanner {
     /// What was cut off before what is kept had this.
     passed: Option<Usage>,
     last: Option<Usage>,
+    /// SSE: whether the current event says no more than that the request came.
+    is_notice: bool,
+    has_begun: bool,
 }
 
 impl UsageScanner {
     /// A scanner at the start of an answer.
     #[must_use]
     pub fn new(framing: Framing) -> Self {
-        Self { framing, kept: Vec::new(), cut: None, passed: None, last: None }
+        Self {
+            framing,
+            kept: Vec::new(),
+            cut: None,
+            passed: None,
+            last: None,
+            is_notice: false,
+            has_begun: false,
+        }
+    }
+
+    /// Whether anything came that took the engine some work. Streams may open with notices that the request
+    /// was received, and have comments that keep the connection open.
+    #[must_use]
+    pub fn has_begun(&self) -> bool {
+        self.has_begun
     }
 
     /// Takes the next chunk, cut anywhere.
     pub fn push(&mut self, chunk: &[u8]) {
         match self.framing {
-            Framing::Json => self.keep(chunk, ANSWER_TAIL_BYTES_MAX),
+            Framing::Json => {
+                self.has_begun |= !chunk.is_empty();
+                self.keep(chunk, ANSWER_TAIL_BYTES_MAX);
+            }
             Framing::Sse => self.push_sse(chunk),
         }
     }
@@ -148,6 +169,13 @@ impl UsageScanner {
     fn end_line(&mut self) {
         let is_data = self.cut.take().unwrap_or_else(|| is_data(&self.kept, &[]));
         let passed = self.passed.take();
+        if let Some(event) = self.kept.strip_prefix(SSE_EVENT) {
+            self.is_notice = NOTICES.contains(&event.trim_ascii());
+        } else if is_data {
+            self.has_begun |= !self.is_notice;
+        } else if self.kept.trim_ascii().is_empty() {
+            self.is_notice = false;
+        }
         if is_data && let Some(usage) = last_usage(&self.kept).or(passed) {
             self.last = Some(usage);
         }
@@ -163,6 +191,12 @@ fn is_data(kept: &[u8], part: &[u8]) -> bool {
 
 /// Begins a line of an event's data.
 pub(crate) const SSE_DATA: &[u8] = b"data:";
+
+/// Begins a line that names an event.
+const SSE_EVENT: &[u8] = b"event:";
+
+/// Events of OpenAI's responses that come before any work is done.
+const NOTICES: [&[u8]; 3] = [b"response.created", b"response.in_progress", b"response.queued"];
 
 /// The usage of all APIs: OpenAI's two, Anthropic's, SGLang's.
 #[derive(Deserialize)]
@@ -313,6 +347,28 @@ mod tests {
         for chunk_bytes in [100, 4_096, 8_192, 8_193, 100_001, 1 << 20] {
             assert_eq!(scan(Framing::Json, answer.as_bytes(), chunk_bytes), Some(USAGE));
             assert_eq!(scan(Framing::Sse, line.as_bytes(), chunk_bytes), Some(USAGE));
+        }
+    }
+
+    #[test]
+    fn notices_and_comments_are_not_yet_an_answer() {
+        let notices =
+            b": ping\n\nevent: response.created\ndata: {\"response\":{\"usage\":null}}\n\n\
+            event:response.in_progress\r\ndata: {}\r\n\r\n: ping\n\n";
+        let first = [
+            (Framing::Sse, &notices[..], &b"event: response.output_item.added\ndata: {}\n"[..]),
+            (Framing::Sse, notices, b"data: {}\n"),
+            (Framing::Sse, b"", b"data: {\"choices\":[]}\n"),
+            (Framing::Json, b"", b"{"),
+        ];
+        for (framing, before, first) in first {
+            for chunk_bytes in [1, 7, 1_000] {
+                let mut scanner = UsageScanner::new(framing);
+                before.chunks(chunk_bytes).for_each(|chunk| scanner.push(chunk));
+                assert!(!scanner.has_begun());
+                first.chunks(chunk_bytes).for_each(|chunk| scanner.push(chunk));
+                assert!(scanner.has_begun());
+            }
         }
     }
 

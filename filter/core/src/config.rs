@@ -197,6 +197,8 @@ pub struct ChatConfig {
     pub content_format: Option<ContentFormat>,
     /// Whether tools stay out of the prompt when `tool_choice` forbids them.
     pub hides_unused_tools: bool,
+    /// Whether the tool that `tool_choice` names is the only one in the prompt.
+    pub shows_named_tool_only: bool,
 }
 
 /// The APIs whose prompts are read; requests of others go by load.

@@ -150,7 +150,12 @@ fn merge_inline_system(messages: &mut Vec<Message>) {
 /// what its fields say. Null and "auto" are no values, except among the defaults.
 fn variables(chat: &mut Chat, traits: &TemplateTraits, config: &ChatConfig) -> Map<String, Value> {
     let mut variables = config.template_kwargs.clone();
-    let tools = chat.tools.take();
+    let mut tools = chat.tools.take();
+    if let (Some(tools), Some(name), true) =
+        (&mut tools, &chat.named_tool, config.shows_named_tool_only)
+    {
+        tools.retain(|tool| tool.pointer("/function/name").is_some_and(|it| it == name.as_str()));
+    }
     if let Some(tools) = tools.filter(|_| !(chat.is_tool_use_off && config.hides_unused_tools)) {
         variables.insert("tools".to_owned(), Value::Array(tools));
     }

@@ -74,6 +74,17 @@ pub struct PlacedPrompt {
     /// Whether the engine's tokens are expected to differ from ours, so that its count is no sign
     /// of a wrong bundle.
     pub is_approximate: bool,
+    /// Whether the answer says nothing of what the engine had to do for it.
+    pub is_opaque: bool,
+}
+
+impl PlacedPrompt {
+    /// Whether the cached tokens in the answer are this prompt's: of a batch it gives the sum, of an image
+    /// it counts tokens that are not known here, and of several samples it may tell of any one.
+    #[must_use]
+    pub fn says_what_was_cached(&self) -> bool {
+        !self.is_approximate && !self.is_opaque
+    }
 }
 
 impl Decision {
@@ -84,6 +95,25 @@ impl Decision {
             Self::Pick(pick) => pick.reason,
             Self::Fallback(fallback) => fallback.reason,
             Self::Refusal(refusal) => refusal.reason,
+        }
+    }
+
+    /// The prompt, if it was read.
+    #[must_use]
+    pub fn prompt(&self) -> Option<&PlacedPrompt> {
+        match self {
+            Self::Pick(pick) => Some(&pick.prompt),
+            Self::Fallback(fallback) => fallback.prompt.as_ref(),
+            Self::Refusal(_) => None,
+        }
+    }
+
+    /// The same, to be changed.
+    pub fn prompt_mut(&mut self) -> Option<&mut PlacedPrompt> {
+        match self {
+            Self::Pick(pick) => Some(&mut pick.prompt),
+            Self::Fallback(fallback) => fallback.prompt.as_mut(),
+            Self::Refusal(_) => None,
         }
     }
 
@@ -109,12 +139,7 @@ impl Decision {
             note.push_str(";backend=");
             note.push_str(&quoted(&backend.name));
         }
-        let prompt = match self {
-            Self::Pick(pick) => Some(&pick.prompt),
-            Self::Fallback(fallback) => fallback.prompt.as_ref(),
-            Self::Refusal(_) => None,
-        };
-        if let Some(prompt) = prompt {
+        if let Some(prompt) = self.prompt() {
             let (tokens, cached) = (prompt.prompt_tokens, prompt.cached_tokens);
             note.push_str(&format!(";prompt={tokens};cached={cached}"));
         }

@@ -281,7 +281,7 @@ impl<S: SharedStore> Writer<'_, S> {
     ) -> (Written, Option<Verdict>) {
         let mut written = Written::default();
         dispatched.release(self.ledger);
-        let usage = usage.map(|usage| self.completed(&dispatched, usage));
+        let usage = usage.map(|usage| believable(&dispatched, usage));
         if outcome == Outcome::Answered {
             self.learn_pace(&dispatched, usage);
         }
@@ -328,28 +328,14 @@ impl<S: SharedStore> Writer<'_, S> {
         (written, verdict)
     }
 
-    /// `usage`, with a count of 0 that the engine has left out.
-    fn completed(&self, dispatched: &Dispatched, usage: Usage) -> Usage {
-        let is_silent = usage.cached_tokens.is_none() && usage.prompt_tokens != 0;
-        let is_miss = |backend: &Arc<Backend>, kind| {
-            let clock = residency::load(self.store, backend.id, 0);
-            clock.is_ok_and(|clock| clock.is_silence_a_miss(kind))
-        };
-        match (&dispatched.credited, dispatched.answer_kind) {
-            (Some(backend), Some(kind)) if is_silent && is_miss(backend, kind) => {
-                Usage { cached_tokens: Some(0), ..usage }
-            }
-            _ => usage,
-        }
-    }
-
     /// Learns the backend's speed. Whoever else than the pick served is not the ticket's backend.
     fn learn_pace(&mut self, dispatched: &Dispatched, usage: Option<Usage>) {
         if let (Some(prompt), Some(prefill), true) =
             (&dispatched.prompt, dispatched.prefill, dispatched.is_as_picked())
+            && !prompt.is_opaque
         {
             let prompt_tokens = u32::try_from(prompt.prompt_tokens).unwrap_or(u32::MAX);
-            let cached = usage.and_then(|usage| reported_cached_tokens(prompt, usage));
+            let cached = usage.and_then(|usage| usage.cached_tokens);
             let cached = cached.unwrap_or(prompt.cached_tokens);
             self.ledger.learn_pace(prefill, prompt_tokens.saturating_sub(cached));
         }
@@ -448,12 +434,16 @@ impl<S: SharedStore> Writer<'_, S> {
         let activity =
             Activity { allocated_blocks: blocks, moved: Vec::new(), touched_blocks: blocks };
         let asked = dispatched.told.as_ref().map(|(_, mark)| *mark).unwrap_or_default();
-        let evidence = evidence(prompt, &dispatched.distances, usage);
+        let kind = dispatched.answer_kind.filter(|_| prompt.says_what_was_cached());
         self.change_clock(backend, prompt.block_size_tokens, written, |clock| {
-            if let (Some(kind), Some(_)) = (dispatched.answer_kind, usage.cached_tokens) {
-                clock.reports_in(kind);
+            let cached_tokens = match (usage.cached_tokens, kind) {
+                (None, Some(kind)) if usage.prompt_tokens != 0 => clock.meant_by_silence(kind),
+                (said, _) => said,
+            };
+            if let (Some(said), Some(kind)) = (usage.cached_tokens, kind) {
+                clock.reports_in(kind, said);
             }
-            clock.learn(asked, &evidence);
+            clock.learn(asked, &evidence(prompt, &dispatched.distances, cached_tokens));
             clock.record(&activity);
         });
     }
@@ -482,16 +472,20 @@ struct Entered {
     distances: Vec<(u32, u32)>,
 }
 
-/// What the engine had of the prompt, if it says so and means the prompt that was read: of a batch it
-/// gives the sum, and of an image it counts tokens that are not known here.
-fn reported_cached_tokens(prompt: &PlacedPrompt, usage: Usage) -> Option<u32> {
-    usage.cached_tokens.filter(|_| !prompt.is_approximate)
+/// `usage`, without cached tokens that are not the prompt's.
+fn believable(dispatched: &Dispatched, usage: Usage) -> Usage {
+    let is_meant = dispatched.prompt.as_ref().is_some_and(PlacedPrompt::says_what_was_cached);
+    Usage { cached_tokens: usage.cached_tokens.filter(|_| is_meant), ..usage }
 }
 
 /// How much of each run of matched blocks the engine found in its cache; nothing when it does not
 /// say.
-fn evidence(prompt: &PlacedPrompt, distances: &[(u32, u32)], usage: Usage) -> Vec<Evidence> {
-    let Some(cached_tokens) = reported_cached_tokens(prompt, usage) else { return Vec::new() };
+fn evidence(
+    prompt: &PlacedPrompt,
+    distances: &[(u32, u32)],
+    cached_tokens: Option<u32>,
+) -> Vec<Evidence> {
+    let Some(cached_tokens) = cached_tokens else { return Vec::new() };
     let block_size = prompt.block_size_tokens.max(1);
     let mut cached_blocks = cached_tokens / block_size;
     // The engine computes at least the last token, so a last full block is never found.

@@ -139,6 +139,9 @@ pub struct Request {
     /// Leading tokens of the prompt that the engine would take from its cache, where the request bounds
     /// them: it has to compute what it is to give log-probabilities of. `None` without a bound.
     pub cache_read_tokens_max: Option<u32>,
+    /// Whether the answer says nothing of what the engine had to do for this prompt: of several samples one
+    /// finds what another has computed; work in the background, or elsewhere before, takes another time.
+    pub is_opaque: bool,
     /// Media that came beside the prompt; its places are where its placeholders are.
     pub media: Vec<Media>,
     /// Why the tokens may differ from the engine's; `None` when they are meant to be equal.
@@ -210,6 +213,8 @@ pub struct Chat {
     pub tools: Option<Vec<Value>>,
     /// Whether `tool_choice` forbids tools.
     pub is_tool_use_off: bool,
+    /// The tool that `tool_choice` names.
+    pub named_tool: Option<String>,
     /// Documents for retrieval templates.
     pub documents: Option<Value>,
     /// Whether the template opens the assistant's turn.
@@ -373,10 +378,11 @@ impl Request {
             adapter: None,
             prompt,
             truncation: None,
-            cache_salt: fields::string(body, "cache_salt")?.unwrap_or_default(),
+            cache_salt: fields::cache_salt(body)?,
             output_tokens_max: None,
             session: fields::string(body, "session_id")?,
             cache_read_tokens_max: None,
+            is_opaque: false,
             media: Vec::new(),
             approximation: has_media.then_some(Approximation::Media),
         })

@@ -9,7 +9,7 @@
 //!
 //! In: touches and allocations of the requests that were routed, and what engines report as cached.
 //! Out: [`Clock::weight`], the probability that a block last touched in an epoch is resident. One
-//! clock is 548 bytes in the store, read for each holder of a prompt and written twice a request.
+//! clock is 552 bytes in the store, read for each holder of a prompt and written twice a request.
 //!
 //! The distance at which blocks go is learnt from the reports, starting at the capacity: requests
 //! that other proxies sent, memory that running requests pin and a capacity that is wrong or unknown
@@ -33,7 +33,7 @@ pub const EPOCHS_KEPT: usize = 128;
 const FILL_EPOCHS_MAX: u32 = EPOCHS_PER_CAPACITY;
 
 /// A stored clock.
-const ENCODED_BYTES: usize = 36 + 4 * EPOCHS_KEPT;
+const ENCODED_BYTES: usize = 40 + 4 * EPOCHS_KEPT;
 
 /// Blocks an epoch while the capacity is unknown: 4,096 tokens of 16.
 const EPOCH_BLOCKS_UNKNOWN: u32 = 256;
@@ -123,9 +123,11 @@ pub struct Clock {
     pub own_blocks: u64,
     /// Reports in a row that contradict what is surely there.
     contradictions: u8,
-    /// Kinds of answers in which this life of the engine has said how much of a prompt was cached, by
+    /// Kinds of answers in which this life of the engine has said that something of a prompt was cached, by
     /// [`AnswerKind::bit`].
-    reporting_kinds: u32,
+    hit_kinds: u32,
+    /// Kinds in which it has said that nothing was.
+    zero_kinds: u32,
     /// Blocks allocated in the newest epoch; less than nothing is what was taken back of epochs that have
     /// passed.
     epoch_fill_blocks: i32,
@@ -145,7 +147,8 @@ impl Clock {
             step_width: STEP_WIDTH,
             own_blocks: 0,
             contradictions: 0,
-            reporting_kinds: 0,
+            hit_kinds: 0,
+            zero_kinds: 0,
             epoch_fill_blocks: 0,
             last_touched: [0; EPOCHS_KEPT],
         }
@@ -243,15 +246,18 @@ impl Clock {
     }
 
     /// Takes in that an answer of this kind said how much of its prompt was cached.
-    pub fn reports_in(&mut self, kind: AnswerKind) {
-        self.reporting_kinds |= kind.bit();
+    pub fn reports_in(&mut self, kind: AnswerKind, cached_tokens: u32) {
+        match cached_tokens {
+            0 => self.zero_kinds |= kind.bit(),
+            _ => self.hit_kinds |= kind.bit(),
+        }
     }
 
-    /// Whether an answer of this kind that does not say how much of its prompt was cached means that nothing
-    /// was: SGLang and older vLLMs say it of every prompt of which anything was.
+    /// What an answer of this kind means that does not say how much of its prompt was cached. SGLang and
+    /// older vLLMs say it of every prompt of which anything was, and never that nothing was.
     #[must_use]
-    pub fn is_silence_a_miss(&self, kind: AnswerKind) -> bool {
-        self.reporting_kinds & kind.bit() != 0
+    pub fn meant_by_silence(&self, kind: AnswerKind) -> Option<u32> {
+        (self.hit_kinds & !self.zero_kinds & kind.bit() != 0).then_some(0)
     }
 
     /// Whether nothing is there of blocks that were touched well before, and far from eviction.
@@ -404,7 +410,8 @@ impl Clock {
             step_width: f32::from_bits(reader.u32()?),
             own_blocks: reader.u64()?,
             contradictions: reader.u8()?,
-            reporting_kinds: reader.u32()?,
+            hit_kinds: reader.u32()?,
+            zero_kinds: reader.u32()?,
             epoch_fill_blocks: reader.u32()?.cast_signed(),
             last_touched: [0; EPOCHS_KEPT],
         };
@@ -423,7 +430,8 @@ impl Clock {
         writer.u32(self.step_width.to_bits());
         writer.u64(self.own_blocks);
         writer.u8(self.contradictions);
-        writer.u32(self.reporting_kinds);
+        writer.u32(self.hit_kinds);
+        writer.u32(self.zero_kinds);
         writer.u32(self.epoch_fill_blocks.cast_unsigned());
         for &count in &self.last_touched {
             writer.u32(count);

@@ -93,15 +93,15 @@ impl<S: SharedStore> Router<'_, S> {
             Ok(request) => request,
             Err(reason) => return self.by_load(reason),
         };
-        let is_approximate = request.approximation.is_some();
+        let (is_approximate, is_opaque) = (request.approximation.is_some(), request.is_opaque);
         let prompt = match self.read(request) {
             Ok((prompt, _)) => prompt,
             Err(reason) => return self.by_load(reason),
         };
         let session = session_bytes.map(|bytes| BlockHash(xxh3_64(bytes))).or(prompt.session);
         let mut decision = self.route_tokenized(TokenizedPrompt { session, ..prompt });
-        if let Decision::Pick(pick) = &mut decision {
-            pick.prompt.is_approximate = is_approximate;
+        if let Some(prompt) = decision.prompt_mut() {
+            (prompt.is_approximate, prompt.is_opaque) = (is_approximate, is_opaque);
         }
         decision
     }
@@ -481,5 +481,6 @@ fn placed(
         cached_tokens: (cached_blocks as u32).saturating_mul(demand.block_size_tokens),
         output_tokens: demand.output_tokens,
         is_approximate: false,
+        is_opaque: false,
     }
 }

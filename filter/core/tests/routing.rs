@@ -395,13 +395,14 @@ fn the_other_policies_walk_the_same_path() {
 }
 
 #[test]
-fn a_batchs_sum_says_nothing_of_the_prompt_that_was_read() {
+fn a_sum_or_another_samples_hit_says_nothing_of_the_prompt_that_was_read() {
     let (config, store) = (config("kv_cost", 1, 100_000), MemoryStore::default());
     let mut worker = Worker::new(&config, &store, 1);
     let backend = config.backends[0].id;
     let capacity_blocks = 100_000 / 16;
-    let another = body(&prompt(9, 16_000));
+    let mut others = 9..;
     let mut reach_after = |body: &str| {
+        let another = self::body(&prompt(others.next().unwrap(), 16_000));
         let mut ask = |body: &str| {
             let decision = worker.route("/v1/completions", body);
             let (dispatched, _) = worker.writer().dispatch(decision);
@@ -416,6 +417,8 @@ fn a_batchs_sum_says_nothing_of_the_prompt_that_was_read() {
     let (one, other) = (prompt(1, 1_000), prompt(2, 1_000));
     let batch = format!(r#"{{"model":"m","prompt":[{one:?},{other:?}]}}"#);
     assert_eq!(reach_after(&batch), capacity_blocks);
+    let samples = format!(r#"{{"model":"m","prompt":{:?},"n":2}}"#, prompt(3, 1_000));
+    assert_eq!(reach_after(&samples), capacity_blocks);
     assert!(reach_after(&body(&one)) < capacity_blocks);
 }
 

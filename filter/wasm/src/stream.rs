@@ -484,7 +484,11 @@ impl HttpContext for Stream {
     }
 
     fn on_http_response_body(&mut self, body_size: usize, end_of_stream: bool) -> Action {
-        if body_size > 0
+        if self.scanner.is_some() {
+            self.read_chunk(body_size, end_of_stream);
+        }
+        let has_begun = self.scanner.as_ref().map_or(body_size > 0, UsageScanner::has_begun);
+        if has_begun
             && !self.first_byte_seen
             && let Some(mut dispatched) = self.dispatched.take()
         {
@@ -497,9 +501,6 @@ impl HttpContext for Stream {
                 self.plugin.settle_soon();
             }
             self.dispatched = Some(dispatched);
-        }
-        if self.scanner.is_some() {
-            self.read_chunk(body_size, end_of_stream);
         }
         self.is_whole |= end_of_stream;
         Action::Continue

@@ -251,6 +251,7 @@ impl Check {
                         RawContentFormat::OpenAi => Some(ContentFormat::OpenAi),
                     },
                     hides_unused_tools: model.exclude_tools_when_tool_choice_none,
+                    shows_named_tool_only: model.named_tool_only,
                 },
                 block_size_tokens: NonZeroU32::new(block_size).unwrap_or(NonZeroU32::MIN),
                 streamed_usage: model.streamed_usage,

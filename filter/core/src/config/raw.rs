@@ -205,6 +205,9 @@ pub struct RawModel {
     /// The engine's `--exclude-tools-when-tool-choice-none`.
     #[serde(default)]
     pub exclude_tools_when_tool_choice_none: bool,
+    /// Whether the engine puts only the tool that `tool_choice` names into the prompt, as SGLang does.
+    #[serde(default)]
+    pub named_tool_only: bool,
     /// Tokens in one KV block of the engines. What engines report takes its place.
     #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = BLOCK_SIZE_TOKENS_MAX), extend("default" = BLOCK_SIZE_TOKENS_DEFAULT)))]

@@ -47,6 +47,24 @@ fn tools_hide_only_where_configured_and_forbidden() {
 }
 
 #[test]
+fn only_the_named_tool_shows_where_configured() {
+    let tool = |name: &str| json!({"type": "function", "function": {"name": name}});
+    let body = |choice: Value| {
+        json!({"messages": [{"role": "user", "content": "hi"}], "tools": [tool("f"), tool("g")],
+            "tool_choice": choice})
+    };
+    let named = json!({"type": "function", "function": {"name": "g"}});
+    for (shows_named_tool_only, choice, shown) in
+        [(false, named.clone(), 2), (true, named, 1), (true, json!("auto"), 2)]
+    {
+        let config = ChatConfig { shows_named_tool_only, ..ChatConfig::default() };
+        let tools = prepared(&body(choice), &config, ContentFormat::String).tools.unwrap();
+        assert_eq!(tools.as_array().unwrap().len(), shown);
+        assert_eq!(tools[shown - 1]["function"]["name"], "g");
+    }
+}
+
+#[test]
 fn media_is_listed_in_order_with_its_modality() {
     let content = json!([
         {"type": "image_url", "image_url": {"url": "u"}},

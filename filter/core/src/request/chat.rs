@@ -42,15 +42,12 @@ pub(super) fn parse(body: &Object<'_>) -> Result<Request, RequestError> {
         return Err(RequestError::OwnTemplate);
     }
     let chat = chat(body)?;
-    let prompt = match forwarded_tokens(body, &chat)? {
-        Some(tokens) => PromptInput::Tokens { tokens, media: Vec::new() },
-        None => PromptInput::Chat(Box::new(chat)),
-    };
-    let mut request = Request::new(body, prompt)?;
+    let mut request = Request::new(body, prompt(body, chat)?)?;
     request.truncation = fields::truncation(body)?;
     request.output_tokens_max =
         fields::output_tokens(body, &["max_completion_tokens", "max_tokens"]);
-    request.adapter = fields::string(body, "lora_path")?;
+    request.adapter = fields::adapter(body)?;
+    request.is_opaque = fields::is_opaque(body);
     // vLLM gives back a chat's messages with log-probabilities, whether these are asked for or not.
     let is_echoed = fields::boolean(body, "echo")? == Some(true)
         && !matches!(body.given("top_logprobs"), Some(Node::Null));
@@ -58,17 +55,26 @@ pub(super) fn parse(body: &Object<'_>) -> Result<Request, RequestError> {
     Ok(request)
 }
 
+/// The chat, or the tokens that come with it.
+pub(super) fn prompt(body: &Object<'_>, chat: Chat) -> Result<PromptInput, RequestError> {
+    Ok(match forwarded_tokens(body, &chat)? {
+        Some(tokens) => PromptInput::Tokens { tokens, media: Vec::new() },
+        None => PromptInput::Chat(Box::new(chat)),
+    })
+}
+
 fn chat(body: &Object<'_>) -> Result<Chat, RequestError> {
     let messages = fields::array(body, "messages")?.ok_or(RequestError::WrongShape("messages"))?;
     let tools = match fields::array(body, "tools")? {
-        Some([]) => return Err(RequestError::WrongShape("tools")),
+        // vLLM refuses an empty list; others take it for none.
+        None | Some([]) => None,
         Some(list) => Some(list.iter().map(tools::chat_tool).collect::<Result<_, _>>()?),
-        None => None,
     };
     Ok(Chat {
         messages: messages.iter().map(message).collect::<Result<_, _>>()?,
         tools,
         is_tool_use_off: matches!(body.get("tool_choice"), Some(Node::String(it)) if it.is("none")),
+        named_tool: named_tool(body)?,
         documents: documents(body)?,
         add_generation_prompt: fields::boolean(body, "add_generation_prompt")?.unwrap_or(true),
         continue_final_message: fields::boolean(body, "continue_final_message")?.unwrap_or(false),
@@ -79,11 +85,21 @@ fn chat(body: &Object<'_>) -> Result<Chat, RequestError> {
     })
 }
 
-/// Tokens that the prefill stage of a disaggregated fleet passes on with the messages; the engine
-/// takes them instead, unless it needs the messages for media or for an echo.
+/// The only tool that `tool_choice` allows.
+fn named_tool(body: &Object<'_>) -> Result<Option<String>, RequestError> {
+    let Some(Node::Object(choice)) = body.get("tool_choice") else { return Ok(None) };
+    let Some(function) = choice.get("function").and_then(Node::as_object) else { return Ok(None) };
+    fields::string(function, "name")
+}
+
+/// Tokens that come with the messages; the engine takes them instead, unless it needs the messages for media
+/// or for an echo. The prefill stage of a disaggregated fleet passes them on; SGLang and TensorRT-LLM have
+/// fields for them.
 fn forwarded_tokens(body: &Object<'_>, chat: &Chat) -> Result<Option<Vec<u32>>, RequestError> {
-    let Some(params) = fields::object(body, "kv_transfer_params")? else { return Ok(None) };
-    let Some(ids) = params.get("prompt_token_ids") else { return Ok(None) };
+    let params = fields::object(body, "kv_transfer_params")?;
+    let of_params = params.and_then(|params| params.get("prompt_token_ids"));
+    let given = || ["input_ids", "prompt_token_ids"].into_iter().find_map(|field| body.get(field));
+    let Some(ids) = of_params.or_else(given) else { return Ok(None) };
     if chat.has_media() || fields::boolean(body, "echo")? == Some(true) {
         return Ok(None);
     }
@@ -245,18 +261,24 @@ fn tool_calls(message: &Object<'_>) -> Result<Vec<Value>, RequestError> {
 fn tool_call(node: &Node<'_>) -> Result<Value, RequestError> {
     let given = node.as_object().ok_or(TOOL_CALLS)?;
     let function = given.get("function").and_then(Node::as_object).ok_or(TOOL_CALLS)?;
-    let kind = text_of_call(given, "type")?;
-    if !kind.is("function") {
+    // vLLM refuses calls without a type or an identifier, or with arguments that are an object; others do not.
+    if !given.get("type").is_none_or(|kind| kind.as_text().is_some_and(|it| it.is("function"))) {
         return Err(TOOL_CALLS);
     }
+    let arguments = match function.get("arguments") {
+        Some(Node::Object(arguments)) => Value::Object(arguments.to_map()?),
+        _ => arguments(text_of_call(function, "arguments")?)?,
+    };
     let mut called = Map::new();
-    called.insert("arguments".to_owned(), arguments(text_of_call(function, "arguments")?)?);
+    called.insert("arguments".to_owned(), arguments);
     called.insert("name".to_owned(), Value::String(text_of_call(function, "name")?.string()?));
     add_rest(&mut called, function)?;
     let mut call = Map::new();
-    call.insert("id".to_owned(), Value::String(text_of_call(given, "id")?.string()?));
+    if given.get("id").is_some() {
+        call.insert("id".to_owned(), Value::String(text_of_call(given, "id")?.string()?));
+    }
     call.insert("function".to_owned(), Value::Object(called));
-    call.insert("type".to_owned(), Value::String(kind.string()?));
+    call.insert("type".to_owned(), Value::from("function"));
     add_rest(&mut call, given)?;
     Ok(Value::Object(call))
 }

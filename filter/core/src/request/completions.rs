@@ -18,7 +18,8 @@ pub(super) fn parse(body: &Object<'_>) -> Result<Request, RequestError> {
     request.truncation = fields::truncation(body)?;
     request.output_tokens_max =
         fields::output_tokens(body, &["max_completion_tokens", "max_tokens"]);
-    request.adapter = fields::string(body, "lora_path")?;
+    request.adapter = fields::adapter(body)?;
+    request.is_opaque = fields::is_opaque(body);
     // The prompt is given back with its log-probabilities.
     let is_echoed = fields::boolean(body, "echo")? == Some(true) && body.get("logprobs").is_some();
     request.cache_read_tokens_max = if is_echoed { Some(0) } else { fields::cache_read_max(body) };

@@ -125,7 +125,47 @@ pub(super) fn truncation(body: &Object<'_>) -> Result<Option<Truncation>, Reques
 }
 
 /// How much of the prompt may come from the cache, where vLLM is to give log-probabilities of the prompt: it
-/// computes all of it.
+/// computes all of it. llama.cpp can be told to.
 pub(super) fn cache_read_max(params: &Object<'_>) -> Option<u32> {
-    params.get("prompt_logprobs").map(|_| 0)
+    let scores = ["prompt_logprobs", "prompt_logprob_token_ids"];
+    let is_whole = scores.iter().any(|field| params.get(field).is_some())
+        || matches!(params.get("cache_prompt"), Some(Node::Bool(false)));
+    is_whole.then_some(0)
+}
+
+/// Whether an answer under these parameters says nothing of the work on the prompt: several samples, beams,
+/// or a prefill that another engine did.
+pub(super) fn is_opaque(params: &Object<'_>) -> bool {
+    let is_several = |field| integer(params, field).ok().flatten().is_some_and(|count| count > 1);
+    let is_on = |object: &Object<'_>, field| matches!(object.get(field), Some(Node::Bool(true)));
+    let transfer = params.get("kv_transfer_params").and_then(Node::as_object);
+    ["n", "n_cmpl", "best_of"].into_iter().any(is_several)
+        || is_on(params, "use_beam_search")
+        || transfer.is_some_and(|transfer| is_on(transfer, "do_remote_prefill"))
+}
+
+/// The tenant's salt; SGLang has a second field for it, and either keeps prefixes apart.
+pub(super) fn cache_salt(body: &Object<'_>) -> Result<String, RequestError> {
+    let mut salt = string(body, "cache_salt")?.unwrap_or_default();
+    if let Some(Node::String(key)) = body.get("extra_key") {
+        salt.push_str(&key.string()?);
+    }
+    Ok(salt)
+}
+
+/// A LoRA adapter named apart from the model: SGLang's field, TensorRT-LLM's, or llama.cpp's list, which goes
+/// by its text.
+pub(super) fn adapter(body: &Object<'_>) -> Result<Option<String>, RequestError> {
+    if let Some(adapter) = string(body, "lora_path")? {
+        return Ok(Some(adapter));
+    }
+    if let Some(request) = body.get("lora_request").and_then(Node::as_object) {
+        return string(request, "lora_name");
+    }
+    match body.get("lora") {
+        Some(list @ Node::Array(items)) if !items.is_empty() => {
+            list.to_value().map(|list| Some(list.to_string()))
+        }
+        _ => Ok(None),
+    }
 }

@@ -24,6 +24,7 @@ pub(super) fn parse(body: &Object<'_>) -> Result<Request, RequestError> {
     let sampling = fields::object(body, "sampling_params")?;
     request.output_tokens_max =
         sampling.and_then(|sampling| fields::output_tokens(sampling, &["max_tokens"]));
+    request.is_opaque = fields::is_opaque(body) || sampling.is_some_and(fields::is_opaque);
     request.cache_read_tokens_max =
         match sampling.and_then(|it| it.get("skip_reading_prefix_cache")) {
             Some(Node::Bool(skips)) => skips.then_some(0),

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::json::{Node, Object};
 use super::media::ContentHasher;
 use super::tools::Definition;
-use super::{Chat, Message, Modality, Part, PromptInput, Request, RequestError, fields};
+use super::{Chat, Message, Modality, Part, Request, RequestError, chat, fields};
 
 const CONTENT: RequestError = RequestError::WrongShape("content");
 const SYSTEM: RequestError = RequestError::WrongShape("system");
@@ -43,7 +43,7 @@ pub(super) fn parse(body: &Object<'_>) -> Result<Request, RequestError> {
     for message in messages {
         add_message(&mut chat.messages, message)?;
     }
-    let mut request = Request::new(body, PromptInput::Chat(Box::new(chat)))?;
+    let mut request = Request::new(body, chat::prompt(body, chat)?)?;
     request.output_tokens_max = fields::output_tokens(body, &["max_tokens"]);
     if let Some(metadata) = fields::object(body, "metadata")? {
         request.session = fields::string(metadata, "user_id").unwrap_or_default();

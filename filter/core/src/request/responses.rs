@@ -51,7 +51,8 @@ pub(super) fn parse(body: &Object<'_>) -> Result<Request, RequestError> {
         }
         _ => return Err(INPUT),
     }
-    let mut request = Request::new(body, PromptInput::Chat(Box::new(chat)))?;
+    let mut request = Request::new(body, chat::prompt(body, chat)?)?;
+    request.is_opaque = matches!(body.get("background"), Some(Node::Bool(true)));
     request.output_tokens_max = fields::output_tokens(body, &["max_output_tokens"]);
     Ok(request)
 }

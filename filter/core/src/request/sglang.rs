@@ -2,17 +2,25 @@
 
 use super::json::{Node, Object};
 use super::media::ContentHasher;
-use super::{Approximation, Media, Modality, Request, RequestError, completions, fields};
+use super::{
+    Approximation, Media, Modality, PromptInput, Request, RequestError, completions, fields,
+};
 
 pub(super) fn parse(body: &Object<'_>) -> Result<Request, RequestError> {
     const PROMPT: RequestError = RequestError::WrongShape("text");
     if body.get("input_embeds").is_some() {
         return Err(RequestError::Unsupported("input_embeds"));
     }
+    if let Some(session) = body.get("session_params").and_then(Node::as_object)
+        && session.get("rid").is_some()
+    {
+        // What is given goes behind an earlier request of the session.
+        let mut request = Request::new(body, PromptInput::Stored)?;
+        request.session = fields::string(session, "id")?;
+        return Ok(request);
+    }
     let given = body.get("text").or_else(|| body.get("input_ids")).ok_or(PROMPT)?;
     let mut request = Request::new(body, completions::prompt(given, true).ok_or(PROMPT)??)?;
-    // Either field keeps prefixes apart.
-    request.cache_salt.push_str(&fields::string(body, "extra_key")?.unwrap_or_default());
     request.adapter = match first(body.get("lora_path")) {
         Some(Node::String(adapter)) => Some(adapter.string()?),
         _ => None,
@@ -20,6 +28,7 @@ pub(super) fn parse(body: &Object<'_>) -> Result<Request, RequestError> {
     let sampling = first(body.get("sampling_params")).and_then(Node::as_object);
     request.output_tokens_max =
         sampling.and_then(|sampling| fields::output_tokens(sampling, &["max_new_tokens"]));
+    request.is_opaque = sampling.is_some_and(fields::is_opaque);
     request.cache_read_tokens_max = cache_read_max(body);
     request.media = media(body)?;
     if completions::is_batch(given) {

@@ -434,3 +434,80 @@ fn log_probabilities_of_the_prompt_keep_the_engine_from_its_cache() {
         assert_eq!(request.cache_read_tokens_max, expected, "{body}");
     }
 }
+
+#[test]
+fn answers_that_say_nothing_of_the_work_on_the_prompt() {
+    let chat = json!({"messages": [{"role": "user", "content": "hi"}]});
+    let text = json!({"prompt": "hi"});
+    let ids = json!({"token_ids": [1, 2]});
+    for (api, body, more, expected) in [
+        (Api::ChatCompletions, &chat, json!({"n": 1, "best_of": null}), false),
+        (Api::ChatCompletions, &chat, json!({"n": 2}), true),
+        (Api::ChatCompletions, &chat, json!({"n": "many"}), false),
+        (Api::Completions, &text, json!({"best_of": 3}), true),
+        (Api::Completions, &text, json!({"use_beam_search": true}), true),
+        (Api::Completions, &text, json!({"kv_transfer_params": {"do_remote_prefill": true}}), true),
+        (Api::Completions, &text, json!({"kv_transfer_params": {"do_remote_decode": true}}), false),
+        (Api::VllmGenerate, &ids, json!({"sampling_params": {"n": 2}}), true),
+        (Api::SglangGenerate, &json!({"text": "hi"}), json!({"sampling_params": {"n": 2}}), true),
+        (Api::Responses, &json!({"input": "hi"}), json!({"background": true}), true),
+        (Api::Responses, &json!({"input": "hi"}), json!({"stream": true}), false),
+    ] {
+        let mut body = body.clone();
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        assert_eq!(request(api, &body).unwrap().is_opaque, expected, "{body}");
+    }
+}
+
+#[test]
+fn what_other_engines_take_beside_vllm() {
+    let chat = |more: Value| {
+        let mut body = json!({"messages": [{"role": "user", "content": "hi"}], "cache_salt": "s"});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        request(Api::ChatCompletions, &body).unwrap()
+    };
+    assert_eq!(chat(json!({"tools": []})), chat(json!({})));
+    assert_eq!(chat(json!({"extra_key": "k"})).cache_salt, "sk");
+    assert_eq!(chat(json!({"cache_prompt": false})).cache_read_tokens_max, Some(0));
+    assert_eq!(chat(json!({"cache_prompt": true})).cache_read_tokens_max, None);
+    for field in ["input_ids", "prompt_token_ids"] {
+        assert_eq!(chat(json!({field: [5, 6]})).prompt, tokens(&[5, 6]));
+    }
+    let adapter = |more| chat(more).adapter;
+    assert_eq!(adapter(json!({"lora_request": {"lora_name": "a"}})).as_deref(), Some("a"));
+    assert_eq!(adapter(json!({"lora_path": "b"})).as_deref(), Some("b"));
+    assert_eq!(adapter(json!({"lora": []})), None);
+    let scaled = |scale: f64| adapter(json!({"lora": [{"id": 0, "scale": scale}]}));
+    assert_ne!(scaled(1.0), scaled(0.5));
+    assert_eq!(scaled(1.0), scaled(1.0));
+    let session = json!({"text": "more", "session_params": {"id": "s", "rid": "r"}});
+    let session = request(Api::SglangGenerate, &session).unwrap();
+    assert_eq!((session.prompt, session.session.as_deref()), (PromptInput::Stored, Some("s")));
+    let first = json!({"text": "first", "session_params": {"id": "s", "rid": null}});
+    assert!(matches!(
+        request(Api::SglangGenerate, &first).unwrap().prompt,
+        PromptInput::Text { .. }
+    ));
+}
+
+#[test]
+fn a_tool_call_may_lack_what_only_vllm_asks_for() {
+    let call = |call: Value| -> Result<String, RequestError> {
+        let body = json!({"messages": [{"role": "assistant", "tool_calls": [call]}]});
+        let PromptInput::Chat(chat) = request(Api::ChatCompletions, &body)?.prompt else {
+            panic!()
+        };
+        Ok(chat.messages[0].tool_calls[0].to_string())
+    };
+    assert_eq!(
+        call(json!({"function": {"name": "f", "arguments": {"a": 1}}})).unwrap(),
+        r#"{"function":{"arguments":{"a":1},"name":"f"},"type":"function"}"#
+    );
+    for wrong in [
+        json!({"type": "other", "function": {"name": "f", "arguments": "{}"}}),
+        json!({"function": {"name": "f", "arguments": 1}}),
+        json!({"id": 7, "function": {"name": "f", "arguments": "{}"}}),
+    ] {
+        assert_eq!(call(wrong).unwrap_err(), RequestError::WrongShape("tool_calls"));
+    }
+}

@@ -1,5 +1,7 @@
 //! Answers pass as they are: chunk by chunk, byte by byte.
 
+use std::time::Duration;
+
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use serde_json::{Value, json};
@@ -7,7 +9,7 @@ use warmpath_e2e::bed::{Bed, Front, FrontOptions, difference, streaming_request}
 use warmpath_e2e::client::raw::RawConnection;
 use warmpath_e2e::client::{Connection, Version, whole};
 use warmpath_e2e::poll;
-use warmpath_e2e::prompts::{completion, prompt};
+use warmpath_e2e::prompts::{MODEL, completion, prompt};
 use warmpath_e2e::scripted::{ScriptedEngine, ServedRequest};
 use warmpath_harness::Variant;
 
@@ -205,4 +207,47 @@ async fn usage_was_read(front: &Front) {
     let agreements = async || front.model_metric("parity_agreements_total").await;
     poll::until_equal("parity", 3, agreements).await;
     assert_eq!(front.model_metric("parity_disagreements_total").await, 0);
+}
+
+/// Prefill of the only backend that is not done, as the filter has it.
+async fn pending_tokens(front: &Front) -> u64 {
+    let load = &front.status().await["backends"][0]["load"];
+    load["pending_prefill_tokens"].as_u64().expect("a count")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_prefill_is_done_when_the_stream_says_more_than_that_the_request_came() {
+    let mut engine = ScriptedEngine::start().await;
+    let front = FrontOptions::new(Variant::OverrideHost).start(&[engine.address()]).await;
+    let tokens = prompt(1, 20);
+    let body = json!({"model": MODEL, "input": "hi", "stream": true,
+        "kv_transfer_params": {"prompt_token_ids": tokens}});
+    let mut connection = front.connect(Version::Http1).await;
+    let headers = [("content-type", "application/json")];
+    let request = connection.request("POST", "/v1/responses", &headers, whole(body.to_string()));
+    let client = tokio::spawn(async move { (connection.start(request).await, connection) });
+    let mut served = engine.next().await;
+    let all = tokens.len() as u64;
+    assert_eq!(pending_tokens(&front).await, all);
+    served.send_head(200, &[("content-type", EVENT_STREAM)]).await;
+    let (response, _connection) = poll::within("the head", client).await.expect("no panic");
+    let mut receiver =
+        Receiver { body: response.expect("an answer").into_body(), received: Vec::new() };
+    let mut sent = 0;
+    for (event, pending) in [
+        ("event: response.created\ndata: {\"type\":\"response.created\"}\n\n", all),
+        ("event: response.in_progress\ndata: {\"type\":\"response.in_progress\"}\n\n", all),
+        (": ping\n\n", all),
+        ("event: response.output_item.added\ndata: {}\n\n", 0),
+    ] {
+        served.send_chunk(event.as_bytes()).await;
+        sent += event.len();
+        receiver.receive(sent).await;
+        // It is told a few milliseconds later, if there is anything to tell.
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        poll::until_equal(event, pending, async || pending_tokens(&front).await).await;
+    }
+    served.finish().await;
+    receiver.finish().await;
+    front.assert_no_crash().await;
 }
