@@ -80,7 +80,7 @@ fuzz-smoke: $(TOOLCHAIN) ## Six seconds of each fuzz target.
 .PHONY: e2e-vllm
 e2e-vllm: filter $(ENVOY) $(VECTORS) $(VLLM) ## The same against a real vLLM on the CPU: 6 GB to install, opt-in.
 	python3 integration/vllm/models.py $(VLLM)/models
-	WARMPATH_VLLM=$(abspath $(VLLM)) $(CARGO) test $(LOCKED) $(NATIVE) --test real_engine --test real_cache -- --ignored --nocapture
+	WARMPATH_VLLM=$(abspath $(VLLM)) $(CARGO) test $(LOCKED) $(NATIVE) --test real_engine --test real_cache -- --ignored --nocapture --test-threads=1
 
 .PHONY: evaluate
 evaluate: native ## Simulate fleets under every policy: docs/evaluation.md.

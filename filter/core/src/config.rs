@@ -102,10 +102,21 @@ pub struct Backend {
     pub kv_capacity_tokens: Option<NonZeroU32>,
     /// The models that it serves.
     pub models: ModelSet,
+    /// Set where several engines have the address, each with a cache of its own.
+    pub data_parallel: Option<DataParallel>,
     /// Who named it.
     pub source: Source,
     /// Set while it is being taken away.
     pub drain: Option<Drain>,
+}
+
+/// One of the engines that one vLLM server runs side by side. Requests name it in a header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DataParallel {
+    /// Which of them, from 0.
+    pub rank: u32,
+    /// How many there are.
+    pub size: u32,
 }
 
 /// Who named a backend.
@@ -148,10 +159,37 @@ impl ModelSet {
 }
 
 impl Backend {
-    /// Whether it and `other` have one address.
+    /// Whether it and `other` have one address, and are not known to be different engines there.
     #[must_use]
     pub fn is_at(&self, other: &Self) -> bool {
-        self.address.is_some() && self.address == other.address
+        let are_ranks = self.data_parallel.is_some() && other.data_parallel.is_some();
+        self.address.is_some()
+            && self.address == other.address
+            && !(are_ranks && self.data_parallel != other.data_parallel)
+    }
+
+    /// Whether it is an engine of the same server as `other`.
+    #[must_use]
+    pub fn is_beside(&self, other: &Self) -> bool {
+        let place = |of: &Self| (of.cluster.clone(), of.address.clone());
+        let are_ranks = self.data_parallel.is_some() && other.data_parallel.is_some();
+        self.id == other.id || (are_ranks && place(self) == place(other))
+    }
+
+    /// The backends of its `size` engines: itself, where there is one.
+    fn ranks(self, size: u32) -> impl Iterator<Item = Self> {
+        (0..size).map(move |rank| {
+            if size == 1 {
+                return self.clone();
+            }
+            let name = format!("{}/{rank}", self.name);
+            let (id, data_parallel) = (BackendId::from_name(&name), DataParallel { rank, size });
+            Self { id, name, data_parallel: Some(data_parallel), ..self.clone() }
+        })
+    }
+
+    fn has_rank(&self, rank: Option<u32>) -> bool {
+        self.data_parallel.is_none_or(|it| Some(it.rank) == rank)
     }
 
     /// KV memory in blocks; 0 while unknown.
@@ -328,16 +366,33 @@ impl Config {
         })
     }
 
-    /// The backend whose address is `address`.
+    /// The backend with this address; of several engines there, the one of `rank`.
     #[must_use]
-    pub fn backend_by_address(&self, address: &str) -> Option<&Arc<Backend>> {
-        self.backends.iter().find(|backend| backend.address.as_deref() == Some(address))
+    pub fn backend_by_address(&self, address: &str, rank: Option<u32>) -> Option<&Arc<Backend>> {
+        let mut there = self.backends.iter().filter(|it| it.address.as_deref() == Some(address));
+        there.find(|backend| backend.has_rank(rank))
     }
 
-    /// The backend whose own cluster is `cluster`.
+    /// The backend whose own cluster is `cluster`; of several engines there, the one of `rank`.
     #[must_use]
-    pub fn backend_by_cluster(&self, cluster: &str) -> Option<&Arc<Backend>> {
-        self.backends.iter().find(|backend| backend.cluster.as_deref() == Some(cluster))
+    pub fn backend_by_cluster(&self, cluster: &str, rank: Option<u32>) -> Option<&Arc<Backend>> {
+        let mut there = self.backends.iter().filter(|it| it.cluster.as_deref() == Some(cluster));
+        there.find(|backend| backend.has_rank(rank))
+    }
+
+    /// Whether any server has several engines.
+    #[must_use]
+    pub fn has_ranks(&self) -> bool {
+        self.backends.iter().any(|backend| backend.data_parallel.is_some())
+    }
+
+    /// Whether several engines have this address or cluster.
+    #[must_use]
+    pub fn has_ranks_at(&self, address: &str, cluster: &str) -> bool {
+        let mut ranks = self.backends.iter().filter(|backend| backend.data_parallel.is_some());
+        ranks.any(|it| {
+            it.address.as_deref() == Some(address) || it.cluster.as_deref() == Some(cluster)
+        })
     }
 
     /// The backend at `index`.

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::{Backend, Config, Drain, ModelSet, Source};
+use crate::config::{Backend, Config, DataParallel, Drain, ModelSet, Source};
 use crate::health;
 use crate::ids::{BackendId, NowMs};
 use crate::limits::BACKENDS_MAX;
@@ -38,6 +38,8 @@ struct Endpoint {
     kv_capacity_tokens: Option<NonZeroU32>,
     /// By name, for positions change with the configuration; `None` for all.
     models: Option<Vec<String>>,
+    #[serde(default)]
+    data_parallel: Option<DataParallel>,
     source: Source,
     is_draining: bool,
     drain_until_ms: Option<u64>,
@@ -108,6 +110,7 @@ fn backend(config: &Config, endpoint: &Endpoint) -> Backend {
         address: endpoint.address.clone(),
         kv_capacity_tokens: endpoint.kv_capacity_tokens.or(config.kv_capacity_tokens),
         models,
+        data_parallel: endpoint.data_parallel,
         source: endpoint.source,
         drain: endpoint.is_draining.then(|| Drain { until: endpoint.drain_until_ms.map(NowMs) }),
     }
@@ -120,6 +123,7 @@ fn observed_endpoint(address: &str, now: NowMs) -> Endpoint {
         address: Some(address.to_owned()),
         kv_capacity_tokens: None,
         models: None,
+        data_parallel: None,
         source: Source::Observed,
         is_draining: false,
         drain_until_ms: None,
@@ -177,6 +181,7 @@ pub fn push<S: SharedStore>(
         address: backend.address.clone(),
         kv_capacity_tokens: backend.kv_capacity_tokens,
         models: names(backend.models),
+        data_parallel: backend.data_parallel,
         source: Source::Pushed,
         is_draining: backend.drain.is_some(),
         drain_until_ms: backend.drain.and_then(|drain| drain.until).map(|until| until.0),
@@ -344,6 +349,20 @@ mod tests {
         assert_eq!(put(r#"{"backends":[{"name":"x","address":"10.0.0.2:1","models":["n"]}]}"#), 0);
         assert_eq!(put(r#"{"backends":[{"name":"x","address":"10.0.0.3:1"}]}"#), 1);
         assert_eq!(put(r#"{"backends":[{"name":"x","cluster":"x"}]}"#), 2);
+    }
+
+    #[test]
+    fn a_pushed_server_of_several_engines_is_as_many_backends() {
+        let (store, config) = (MemoryStore::default(), config());
+        let body = r#"{"backends":[{"name":"x","address":"10.0.0.2:1","data_parallel_size":2}]}"#;
+        push(&store, &config, &config.parse_push(body.as_bytes(), NowMs(0)).unwrap()).unwrap();
+        assert_eq!(names(&store), ["10.0.0.1:1", "x/0", "x/1"]);
+        let effective = effective(&config, &Endpoints::load(&store, "n").unwrap());
+        let rank = Some(DataParallel { rank: 1, size: 2 });
+        assert_eq!(effective.backends[2].data_parallel, rank);
+        let taken = r#"{"backends":[{"name":"x","address":"10.0.0.1:1","data_parallel_size":2}]}"#;
+        let error = config.parse_push(taken.as_bytes(), NowMs(0)).unwrap_err().to_string();
+        assert!(error.contains("[0].name"), "{error}");
     }
 
     #[test]

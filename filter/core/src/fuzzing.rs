@@ -113,7 +113,7 @@ pub fn config(data: &[u8]) {
 /// # Panics
 /// When the property does not hold.
 pub fn signals(data: &[u8]) {
-    let report = parse_metrics(data);
+    let report = parse_metrics(data, None);
     let mut other: Vec<u8> = Vec::new();
     for line in data.split_inclusive(|&byte| byte == b'\n') {
         let Some(text) = line.strip_suffix(b"\n") else {
@@ -127,7 +127,7 @@ pub fn signals(data: &[u8]) {
             other.extend_from_slice(b"\r\n# \xff\n\n");
         }
     }
-    assert_eq!(parse_metrics(&other), report);
+    assert_eq!(parse_metrics(&other, None), report);
     if let Ok(report) = report {
         assert!(report.engine.is_some());
         assert!(report.kv_usage.is_none_or(|usage| (0.0..=1.0).contains(&usage)));

@@ -119,6 +119,8 @@ closed_set! {
         TokenOutOfRange = "token_out_of_range",
         /// By load: the API is one that has no prefix to match, or is switched off.
         LoadOnlyApi = "load_only_api",
+        /// By load: a server of several engines chooses among them itself, whatever the request says.
+        RankUnnamed = "rank_unnamed",
         /// By load: the JSON is not of the API's shape.
         WrongShape = "wrong_shape",
         /// By load: the request brings its own chat template.

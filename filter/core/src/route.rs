@@ -438,6 +438,8 @@ impl<S: SharedStore> Router<'_, S> {
 /// The reason why they are placed by load.
 pub fn readable_api(config: &Config, path: &str) -> Result<Api, Reason> {
     match Api::from_path(path) {
+        // vLLM reads the header with all other APIs.
+        Some(Api::Responses) if config.has_ranks() => Err(Reason::RankUnnamed),
         Some(api) if config.apis.is_on(api) && !api.is_load_only() => Ok(api),
         Some(_) => Err(Reason::LoadOnlyApi),
         None => Err(Reason::OtherPath),

@@ -84,7 +84,8 @@ impl Scraper {
     pub fn scrape(&mut self, plugin: &Plugin, live: &Live, now: NowMs) {
         let Some(scrape) = plugin.config.scrape.as_ref().filter(|_| self.is_leader) else { return };
         let health = HealthTable::load(&HostStore).unwrap_or_default();
-        for backend in &live.config.backends {
+        let is_first = |it: &&Arc<Backend>| it.data_parallel.is_none_or(|ranks| ranks.rank == 0);
+        for backend in live.config.backends.iter().filter(is_first) {
             let first_ms = self.rng.u64(..u64::from(scrape.interval_ms));
             let target = self.targets.entry(backend.id).or_insert(Target {
                 backend: backend.id,
@@ -93,7 +94,7 @@ impl Scraper {
                 is_under_way: false,
             });
             // Whoever failed a request is looked for all the time: its return is waited for.
-            if health.get(backend.id).is_some() {
+            if beside(live, backend.id).any(|it| health.get(it.id).is_some()) {
                 target.turn = target.turn.within(now, scrape.interval_ms.into());
             }
             if target.is_under_way || !target.turn.is_due(now) {
@@ -119,12 +120,15 @@ impl Scraper {
         now: NowMs,
     ) -> bool {
         let Some(mut target) = self.tokens.remove(&token) else { return false };
-        let is_read = has_headers && self.read(plugin, target.backend, body_bytes, now);
+        let live = plugin.live(now);
+        let is_read = has_headers && self.read(plugin, &live, target.backend, body_bytes, now);
         target.failures = if is_read { 0 } else { target.failures.saturating_add(1) };
         let metric = if is_read { Metric::Scrapes } else { Metric::ScrapeFailures };
         plugin.vm.stats.add(metric, 1);
-        if !is_read && reported::failed(&HostStore, &plugin.config.name, target.backend).is_err() {
-            plugin.vm.stats.add(Metric::StoreUpdatesLost, 1);
+        for silent in beside(&live, target.backend).filter(|_| !is_read) {
+            if reported::failed(&HostStore, &plugin.config.name, silent.id).is_err() {
+                plugin.vm.stats.add(Metric::StoreUpdatesLost, 1);
+            }
         }
         let interval_ms =
             plugin.config.scrape.as_ref().map_or(PAUSE_MAX_MS, |it| it.interval_ms.into());
@@ -140,29 +144,40 @@ impl Scraper {
         true
     }
 
-    fn read(&self, plugin: &Plugin, backend: BackendId, body_bytes: usize, now: NowMs) -> bool {
+    /// Takes in what a server says of each of its engines; whether it could be read.
+    fn read(
+        &self,
+        plugin: &Plugin,
+        live: &Live,
+        backend: BackendId,
+        body_bytes: usize,
+        now: NowMs,
+    ) -> bool {
         if host::callout_header(":status").as_deref() != Some(b"200")
             || body_bytes > METRICS_BYTES_MAX
         {
             return false;
         }
-        let Ok(report) = parse_metrics(&host::callout_body(body_bytes).unwrap_or_default()) else {
-            return false;
-        };
-        let own = plugin.vm.ledger.try_borrow().ok().and_then(|ledger| {
-            ledger.totals(&HostStore, now).ok().map(|totals| totals.load(backend))
-        });
-        let Some(own) = own else { return false };
-        match reported::record(&HostStore, &plugin.config.name, backend, &report, own, now) {
-            Ok(restarted) => {
-                if restarted {
+        let text = host::callout_body(body_bytes).unwrap_or_default();
+        let totals = plugin.vm.ledger.try_borrow().ok();
+        let totals = totals.and_then(|ledger| ledger.totals(&HostStore, now).ok());
+        let Some(totals) = totals else { return false };
+        let mut is_read = false;
+        for engine in beside(live, backend) {
+            let Ok(report) = parse_metrics(&text, engine.data_parallel) else { continue };
+            is_read = true;
+            let own = totals.load(engine.id);
+            match reported::record(&HostStore, &plugin.config.name, engine.id, &report, own, now) {
+                Ok(true) => {
                     plugin.vm.stats.add(Metric::BackendRestarts, 1);
-                    log::info!("warmpath: backend {backend} was started anew: its cache is empty");
+                    let name = &engine.name;
+                    log::info!("warmpath: backend {name} was started anew: its cache is empty");
                 }
+                Ok(false) => {}
+                Err(_) => plugin.vm.stats.add(Metric::StoreUpdatesLost, 1),
             }
-            Err(_) => plugin.vm.stats.add(Metric::StoreUpdatesLost, 1),
         }
-        true
+        is_read
     }
 
     /// Warns of block sizes that engines contradict, once for each change.
@@ -187,6 +202,13 @@ impl Scraper {
             }
         }
     }
+}
+
+/// The backend and the others of its server.
+fn beside(live: &Live, id: BackendId) -> impl Iterator<Item = &Arc<Backend>> {
+    let backends = &live.config.backends;
+    let one = backends.iter().find(move |backend| backend.id == id);
+    backends.iter().filter(move |other| one.is_some_and(|one| one.is_beside(other)))
 }
 
 /// Starts one reading; `None` where the engine cannot be reached through any cluster.

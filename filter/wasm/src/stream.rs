@@ -36,6 +36,9 @@ const CLUSTER_HEADER: &str = "x-warmpath-cluster";
 /// Header by which an `override_host` policy finds the picked backend, and where to retry.
 pub const ENDPOINT_HEADER: &str = "x-gateway-destination-endpoint";
 
+/// Header by which a server of several engines finds the picked one.
+const RANK_HEADER: &str = "x-data-parallel-rank";
+
 /// Clients' headers of this name or prefix are removed: only the filter sets them.
 const OWN_HEADER_PREFIX: &str = "x-warmpath-";
 
@@ -133,7 +136,9 @@ impl Stream {
         }
         let Ok(ledger) = self.plugin.vm.ledger.try_borrow() else { return };
         let picked = self.dispatched.as_ref().and_then(Dispatched::picked);
-        if picked.is_none_or(|picked| ledger.wants_report(picked.id, now)) {
+        let is_wanted =
+            |of: &Backend| of.data_parallel.is_none() && ledger.wants_report(of.id, now);
+        if picked.is_none_or(|picked| is_wanted(picked)) {
             host::set_request_header(LOAD_FORMAT_HEADER, "text");
             self.has_asked_for_load = true;
         }
@@ -287,7 +292,9 @@ impl Stream {
     /// Gives the credit to the backend that answered.
     fn credit(&self, dispatched: &mut Dispatched, head: &ResponseHead) {
         let now = host::now();
-        let served = match self.server(head, now) {
+        let picked = dispatched.picked();
+        let rank = picked.and_then(|picked| picked.data_parallel).map(|it| it.rank);
+        let served = match self.server(head, rank, now) {
             Server::Backend(served) => served,
             Server::Unknown => return,
             Server::Stranger => {
@@ -315,9 +322,9 @@ impl Stream {
         }
     }
 
-    /// Whose answer this is, by its address, else by its cluster. Where backends are observed, a new one is
-    /// learnt.
-    fn server(&self, head: &ResponseHead, now: NowMs) -> Server {
+    /// Whose answer this is, by its address, else by its cluster; `rank` is the one that was asked for. Where
+    /// backends are observed, a new one is learnt.
+    fn server(&self, head: &ResponseHead, rank: Option<u32>, now: NowMs) -> Server {
         let live = self.plugin.live(now);
         let config = &live.config;
         let Some(address) = host::property_text(&["upstream", "address"]) else {
@@ -325,15 +332,19 @@ impl Stream {
         };
         let cluster = || host::property_text(&["xds", "cluster_name"]);
         let is_read = || route::readable_api(config, &self.path).is_ok();
-        if let Some(known) = config.backend_by_address(&address) {
+        if let Some(known) = config.backend_by_address(&address, rank) {
             if known.source == Source::Observed && head.is_good() && is_read() {
                 self.plugin.note_served(&address, now);
             }
             return Server::Backend(Arc::clone(known));
         }
         let Some(cluster) = cluster() else { return Server::Unknown };
-        if let Some(known) = config.backend_by_cluster(&cluster) {
+        if let Some(known) = config.backend_by_cluster(&cluster, rank) {
             return Server::Backend(Arc::clone(known));
+        }
+        // One of its engines, but who knows which.
+        if config.has_ranks_at(&address, &cluster) {
+            return Server::Unknown;
         }
         if !config.observe || Some(&cluster) != config.endpoint_cluster.as_ref() {
             return Server::Stranger;
@@ -351,7 +362,8 @@ impl Stream {
         let Some(backend) = dispatched.credited() else { return };
         let Ok(mut ledger) = self.plugin.vm.ledger.try_borrow_mut() else { return };
         let now = host::now();
-        if !ledger.wants_report(backend.id, now) {
+        // vLLM's report is that of any one of its engines.
+        if backend.data_parallel.is_some() || !ledger.wants_report(backend.id, now) {
             return;
         }
         let Some(report) = parse_orca(value) else { return };
@@ -511,16 +523,34 @@ impl HttpContext for Stream {
     }
 }
 
-/// Names the picked backend to Envoy, or the fallback cluster where none was picked.
+/// Names the picked backend to Envoy, or the fallback cluster where none was picked, and to a server of
+/// several engines.
 fn set_destination(config: &Config, order: &[BackendIndex]) {
-    let backends: Vec<&Arc<Backend>> =
-        order.iter().take(ENDPOINTS_MAX).filter_map(|index| config.backend(*index)).collect();
-    let cluster = backends.first().and_then(|backend| backend.cluster.as_deref());
+    let first = order.first().and_then(|index| config.backend(*index));
+    let cluster = first.and_then(|backend| backend.cluster.as_deref());
     if let Some(cluster) = cluster.or(config.fallback_cluster.as_deref()) {
         host::set_request_header(CLUSTER_HEADER, cluster);
     }
-    let addresses: Vec<&str> =
-        backends.iter().filter_map(|backend| backend.address.as_deref()).collect();
+    let rank = first.and_then(|backend| backend.data_parallel).map(|it| it.rank);
+    if let Some(rank) = rank {
+        host::set_request_header(RANK_HEADER, &rank.to_string());
+    }
+    // A retry has the same rank; a server without it would refuse the request.
+    let has_rank = |backend: &Backend| {
+        rank.is_none_or(|rank| backend.data_parallel.is_some_and(|it| rank < it.size))
+    };
+    let mut addresses: Vec<&str> = Vec::new();
+    for backend in order.iter().filter_map(|index| config.backend(*index)) {
+        if let Some(address) = backend.address.as_deref()
+            && has_rank(backend)
+            && !addresses.contains(&address)
+        {
+            addresses.push(address);
+        }
+        if addresses.len() == ENDPOINTS_MAX {
+            break;
+        }
+    }
     if !addresses.is_empty() {
         host::set_request_header(ENDPOINT_HEADER, &addresses.join(","));
     }

@@ -5,12 +5,15 @@
 //! Needs vLLM, so it runs only when asked for: `make e2e-vllm`. `WARMPATH_VLLM_FAMILIES` names the
 //! families, separated by commas; else it is one.
 
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use warmpath_harness::envoy::Stats;
 use warmpath_harness::http::{HttpAnswer, HttpClient};
-use warmpath_harness::{EnvoyOptions, EnvoyProcess, FilterOptions, Variant, paths};
+use warmpath_harness::{
+    Bootstrap, EnvoyOptions, EnvoyProcess, FilterOptions, HarnessError, Variant, paths,
+};
 use warmpath_vllm::engine::Engine;
 use warmpath_vllm::family::{bundle, repository_file};
 use warmpath_vllm::workload::{Ask, requests};
@@ -57,7 +60,12 @@ fn counted(stats: &Stats, part: &str) -> u64 {
     stats.iter().filter(|(name, _)| name.contains(part)).map(|(_, value)| value).sum()
 }
 
-async fn front(family: &str, engine: &Engine, dir: &std::path::Path) -> EnvoyProcess {
+async fn front(
+    family: &str,
+    engine: &Engine,
+    dir: &Path,
+    edit: fn(&mut Bootstrap) -> Result<(), HarnessError>,
+) -> EnvoyProcess {
     let bundle = bundle(family).unwrap_or_else(|missing| panic!("fetch {}", missing.display()));
     let file = dir.join(format!("{family}.wpb"));
     std::fs::write(&file, bundle).expect("writes the bundle");
@@ -75,7 +83,8 @@ async fn front(family: &str, engine: &Engine, dir: &std::path::Path) -> EnvoyPro
             }],
         }),
     };
-    let options = EnvoyOptions::with_filter(Variant::OverrideHost, &[engine.address()], filter);
+    let mut options = EnvoyOptions::with_filter(Variant::OverrideHost, &[engine.address()], filter);
+    options.edit = edit;
     let envoy = EnvoyProcess::start(&options).await.expect("Envoy");
     envoy.wait_for_bundles(2, Duration::from_secs(60)).await.expect("loads");
     envoy
@@ -182,36 +191,54 @@ async fn compare(envoy: &EnvoyProcess, ask: &Ask, before: &mut Stats) -> Option<
     Some(Compared { path: ask.path, ours, theirs })
 }
 
-async fn check(family: &str) {
+/// Sends so many of the `asks` that the model's template takes; how many it refused comes beside.
+async fn compare_all(
+    envoy: &EnvoyProcess,
+    mut asks: impl Iterator<Item = Ask>,
+    count: usize,
+) -> (Vec<Compared>, usize) {
+    let mut before = envoy.stats().await.expect("statistics");
+    let mut all: Vec<Compared> = Vec::new();
+    let mut refused = 0;
+    while all.len() < count {
+        match compare(envoy, &asks.next().expect("no end"), &mut before).await {
+            Some(it) if it.ours != it.theirs => {
+                let number = all.len();
+                println!(
+                    "request {number} {}: ours {:?}, theirs {:?}",
+                    it.path, it.ours, it.theirs
+                );
+                all.push(it);
+            }
+            Some(it) => all.push(it),
+            None => refused += 1,
+        }
+        assert!(refused < count, "the template refuses nearly everything");
+    }
+    (all, refused)
+}
+
+fn logs() -> PathBuf {
     let dir = repository_file(".cache/vllm-e2e");
     std::fs::create_dir_all(&dir).expect("a folder for logs");
+    dir
+}
+
+async fn check(family: &str) {
+    let dir = logs();
     let engine = Engine::start(family, &dir.join(format!("{family}.log"))).await;
-    let envoy = front(family, &engine, &dir).await;
+    let envoy = front(family, &engine, &dir, |_| Ok(())).await;
     wait_for_metrics(&envoy, &engine).await;
     check_load(&envoy, family).await;
     let start = envoy.stats().await.expect("statistics");
-    let mut before = start.clone();
-    let mut all = Vec::new();
-    let mut refused = 0;
-    let mut asks = requests(family, SEED);
-    while all.len() < REQUESTS {
-        match compare(&envoy, &asks.next().expect("no end"), &mut before).await {
-            Some(compared) => all.push(compared),
-            None => refused += 1,
-        }
-        assert!(refused < REQUESTS, "{family}: its template refuses nearly everything");
-    }
-    let grown = |part: &str| counted(&before, part) - counted(&start, part);
+    let (all, refused) = compare_all(&envoy, requests(family, SEED), REQUESTS).await;
+    let end = envoy.stats().await.expect("statistics");
+    let grown = |part: &str| counted(&end, part) - counted(&start, part);
     let read = grown("reason.prefix_hit") + grown("reason.prefix_miss");
     let lengths = all.iter().filter(|it| it.ours.prompt_tokens == it.theirs.prompt_tokens).count();
     let hits = all.iter().filter(|it| it.ours.cached_tokens == it.theirs.cached_tokens).count();
     let cached: u64 = all.iter().map(|it| it.theirs.cached_tokens).sum();
     let total: u64 = all.iter().map(|it| it.theirs.prompt_tokens).sum();
-    for (number, it) in all.iter().enumerate() {
-        if it.ours != it.theirs {
-            println!("request {number} {}: ours {:?}, theirs {:?}", it.path, it.ours, it.theirs);
-        }
-    }
     println!(
         "{family}: {lengths} of {REQUESTS} prompts of equal length, {hits} of equal cached tokens; \
          the engine had {cached} of {total} tokens cached; {refused} more were refused by the template, \
@@ -234,4 +261,56 @@ async fn counts_and_predictions_are_the_engines() {
     for family in families.split(',') {
         check(family).await;
     }
+}
+
+fn two_ranks(bootstrap: &mut Bootstrap) -> Result<(), HarnessError> {
+    bootstrap.filter_config_mut()?["backends"][0]["data_parallel_size"] = json!(2);
+    Ok(())
+}
+
+/// The tokens that each of a vLLM's ranks was asked for, by its own metrics.
+async fn tokens_of_ranks(engine: &Engine) -> [u64; 2] {
+    let text = HttpClient::new().get(engine.address(), "/metrics").await.expect("metrics").text();
+    [0, 1].map(|rank| {
+        let start = format!("vllm:prompt_tokens_total{{engine=\"{rank}\"");
+        let line = text.lines().find(|line| line.starts_with(&start)).expect("a counter");
+        let value = line.rsplit(' ').next().and_then(|value| value.parse::<f64>().ok());
+        value.expect("a number") as u64
+    })
+}
+
+/// Two engines behind one address, each with a cache of its own.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a real vLLM: make e2e-vllm"]
+async fn ranks_are_told_apart() {
+    let (family, dir, count) = ("qwen3", logs(), 100);
+    let flags = ["--data-parallel-size", "2"];
+    let engine = Engine::start_with(family, &dir.join("ranks.log"), &flags).await;
+    let envoy = front(family, &engine, &dir, two_ranks).await;
+    let started = Instant::now();
+    let capacities = loop {
+        let status = envoy.status().await.expect("an answer").json();
+        let backends = status["backends"].as_array().cloned().unwrap_or_default();
+        if backends.len() == 2 && backends.iter().all(|it| it["report"].is_object()) {
+            break backends.iter().map(|it| it["kv_capacity_tokens"].clone()).collect::<Vec<_>>();
+        }
+        assert!(started.elapsed() < Duration::from_secs(30), "{status}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    };
+    let before = tokens_of_ranks(&engine).await;
+    // vLLM does not read the rank of responses: these go by load, which is not compared.
+    let asks = requests(family, SEED).filter(|ask| ask.path != "/v1/responses");
+    let (all, _) = compare_all(&envoy, asks, count).await;
+    let equal = all.iter().filter(|it| it.ours == it.theirs).count();
+    let cached: u64 = all.iter().map(|it| it.theirs.cached_tokens).sum();
+    let total: u64 = all.iter().map(|it| it.theirs.prompt_tokens).sum();
+    let after = tokens_of_ranks(&engine).await;
+    let shares = [after[0] - before[0], after[1] - before[1]];
+    println!(
+        "{family}, two ranks of {capacities:?} tokens: {equal} of {count} prompts of equal length and \
+         cached tokens; the engines had {cached} of {total} tokens cached, and were asked for {shares:?}"
+    );
+    assert_eq!(equal, count);
+    assert!(shares.iter().all(|tokens| tokens * 5 > total), "{shares:?}");
+    assert!(cached * 4 > total, "too little is cached to prove anything");
 }

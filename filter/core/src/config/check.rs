@@ -46,6 +46,9 @@ pub(super) const SCRAPE_INTERVAL_MS_DEFAULT: u32 = 1_000;
 /// An engine whose event loop is this late is busy, and its report too old to help.
 pub(super) const SCRAPE_TIMEOUT_MS_DEFAULT: u32 = 900;
 
+/// More ranks than one server has.
+pub(super) const DATA_PARALLEL_MAX: u32 = 256;
+
 /// A day: longer drains are no drains.
 pub(super) const DRAIN_S_MAX: u32 = 86_400;
 
@@ -121,7 +124,9 @@ impl Check {
     ) -> Result<Vec<Backend>, ConfigError> {
         let pushed =
             self.backends(raw.backends, &config.models, config.kv_capacity_tokens, Some(now));
-        for (index, backend) in pushed.iter().enumerate() {
+        let of_own_server =
+            |it: &&Arc<Backend>| it.data_parallel.is_none_or(|ranks| ranks.rank == 0);
+        for (index, backend) in pushed.iter().filter(of_own_server).enumerate() {
             let is_configured = |other: &&Arc<Backend>| other.source == Source::Configured;
             let mut others = config.backends.iter().filter(is_configured);
             let path = format!("backends[{index}].name");
@@ -142,10 +147,9 @@ impl Check {
         capacity_default: Option<NonZeroU32>,
         pushed_at: Option<NowMs>,
     ) -> Vec<Arc<Backend>> {
-        self.at_most("backends", raw.len(), BACKENDS_MAX);
         let mut ids = AHashSet::new();
         let mut addresses = AHashSet::new();
-        let mut checked = Vec::with_capacity(raw.len());
+        let mut checked = Vec::new();
         for (index, backend) in raw.into_iter().enumerate() {
             let path = |field: &str| format!("backends[{index}].{field}");
             let name = backend.name.as_ref().or(backend.address.as_ref());
@@ -158,7 +162,6 @@ impl Check {
             let Some(name) = name else { continue };
             self.name(&path("name"), &name);
             let id = BackendId::from_name(&name);
-            self.require(ids.insert(id), path("name"), "is taken by another backend");
             if let Some(cluster) = &backend.cluster {
                 self.name(&path("cluster"), cluster);
             }
@@ -172,17 +175,27 @@ impl Check {
             self.require(capacity != Some(0), path("kv_capacity_tokens"), "must not be 0");
             let models = self.served(&path("models"), &backend.models, models);
             let drain = self.drain(&path("drain_s"), &backend, pushed_at);
-            checked.push(Arc::new(Backend {
+            let size = backend.data_parallel_size.unwrap_or(1);
+            self.within(path("data_parallel_size"), size, 1..=DATA_PARALLEL_MAX);
+            let backend = Backend {
                 id,
                 name,
                 cluster: backend.cluster,
                 address: backend.address,
                 kv_capacity_tokens: capacity.and_then(NonZeroU32::new).or(capacity_default),
                 models,
+                data_parallel: None,
                 source: if pushed_at.is_some() { Source::Pushed } else { Source::Configured },
                 drain,
-            }));
+            };
+            for engine in backend.ranks(size.min(DATA_PARALLEL_MAX)) {
+                self.require(ids.insert(engine.id), path("name"), "is taken by another backend");
+                checked.push(Arc::new(engine));
+            }
+            // What is too much is only counted.
+            checked.truncate(BACKENDS_MAX + 1);
         }
+        self.at_most("backends", checked.len(), BACKENDS_MAX);
         checked
     }
 

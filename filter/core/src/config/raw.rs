@@ -10,8 +10,9 @@ use serde_json::{Map, Value};
 
 #[cfg(feature = "schema")]
 use super::check::{
-    AUTHORITY_DEFAULT, BLOCK_SIZE_TOKENS_DEFAULT, BLOCK_SIZE_TOKENS_MAX, DRAIN_S_MAX, NAME_DEFAULT,
-    SCRAPE_INTERVAL_MS_DEFAULT, SCRAPE_PATH_DEFAULT, SCRAPE_TIMEOUT_MS_DEFAULT,
+    AUTHORITY_DEFAULT, BLOCK_SIZE_TOKENS_DEFAULT, BLOCK_SIZE_TOKENS_MAX, DATA_PARALLEL_MAX,
+    DRAIN_S_MAX, NAME_DEFAULT, SCRAPE_INTERVAL_MS_DEFAULT, SCRAPE_PATH_DEFAULT,
+    SCRAPE_TIMEOUT_MS_DEFAULT,
 };
 #[cfg(feature = "schema")]
 use super::schema::{
@@ -163,10 +164,16 @@ pub struct RawBackend {
     /// `ip:port` as Envoy knows it, for `override_host`, and to see who served.
     #[serde(default)]
     pub address: Option<String>,
-    /// Tokens of KV memory, where the engine itself does not say.
+    /// Tokens of KV memory, of each rank, where the engine itself does not say.
     #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub kv_capacity_tokens: Option<u32>,
+    /// Engines that run side by side behind one address, vLLM's `--data-parallel-size`. Each has a cache of
+    /// its own and becomes a backend of its own, `<name>/<rank>`, which requests name in
+    /// `x-data-parallel-rank`.
+    #[serde(default)]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = DATA_PARALLEL_MAX), extend("default" = 1)))]
+    pub data_parallel_size: Option<u32>,
     /// Names of the configured models that it serves; all of them unless given.
     #[serde(default)]
     pub models: Vec<String>,

@@ -14,8 +14,8 @@ fn a_good_configuration() {
     assert_eq!(config.backends[1].kv_capacity_tokens, NonZeroU32::new(5));
     assert_eq!(config.model_index("n"), Some(0));
     assert_eq!(config.model_index("x"), None);
-    assert_eq!(config.backend_by_address("[::1]:2"), config.backend(BackendIndex(1)));
-    assert_eq!(config.backend_by_cluster("a"), config.backend(BackendIndex(0)));
+    assert_eq!(config.backend_by_address("[::1]:2", None), config.backend(BackendIndex(1)));
+    assert_eq!(config.backend_by_cluster("a", None), config.backend(BackendIndex(0)));
     assert_eq!(config.models[0].block_size_tokens.get(), 16);
     assert_eq!(config.models[0].streamed_usage, StreamedUsage::AsSent);
 }
@@ -88,5 +88,47 @@ fn shape_errors_name_the_field() {
             Err(ConfigError::Shape { path: found, .. }) => assert_eq!(found, path, "{json}"),
             other => panic!("{json}: {other:?}"),
         }
+    }
+}
+
+#[test]
+fn a_server_of_several_engines_is_as_many_backends() {
+    let parse = |backends: &str| {
+        let json = format!(
+            r#"{{"backends":{backends},"models":[{{"name":"m","bundle":{{"cluster":"c","path":"/m"}}}}]}}"#
+        );
+        Config::parse(json.as_bytes())
+    };
+    let config = parse(
+        r#"[{"address":"10.0.0.1:1","cluster":"a","data_parallel_size":2,"kv_capacity_tokens":7},
+            {"address":"10.0.0.2:1","data_parallel_size":1}]"#,
+    )
+    .unwrap();
+    let names: Vec<&str> = config.backends.iter().map(|backend| backend.name.as_str()).collect();
+    assert_eq!(names, ["10.0.0.1:1/0", "10.0.0.1:1/1", "10.0.0.2:1"]);
+    let ranks: Vec<_> =
+        config.backends.iter().map(|it| it.data_parallel.map(|it| (it.rank, it.size))).collect();
+    assert_eq!(ranks, [Some((0, 2)), Some((1, 2)), None]);
+    assert!(config.backends[0].is_beside(&config.backends[1]));
+    assert!(!config.backends[0].is_beside(&config.backends[2]));
+    let found = |address, rank| config.backend_by_address(address, rank).map(|it| it.name.as_str());
+    assert_eq!(found("10.0.0.1:1", Some(1)), Some("10.0.0.1:1/1"));
+    assert_eq!((found("10.0.0.1:1", None), found("10.0.0.1:1", Some(2))), (None, None));
+    assert_eq!(found("10.0.0.2:1", Some(5)), Some("10.0.0.2:1"));
+    let by_cluster = config.backend_by_cluster("a", Some(0)).map(|it| it.name.as_str());
+    assert_eq!(by_cluster, Some("10.0.0.1:1/0"));
+    assert!(config.has_ranks_at("10.0.0.1:1", "") && config.has_ranks_at("", "a"));
+    assert!(!config.has_ranks_at("10.0.0.2:1", "b"));
+    for (backends, path) in [
+        (r#"[{"address":"10.0.0.1:1","data_parallel_size":0}]"#, "[0].data_parallel_size"),
+        (r#"[{"address":"10.0.0.1:1","data_parallel_size":257}]"#, "[0].data_parallel_size"),
+        (
+            r#"[{"name":"a","cluster":"a","data_parallel_size":2},{"name":"a/1","cluster":"b"}]"#,
+            "[1].name",
+        ),
+        (r#"[{"cluster":"a","data_parallel_size":256},{"cluster":"b"}]"#, "backends: "),
+    ] {
+        let error = parse(backends).unwrap_err().to_string();
+        assert!(error.contains(path), "{error}");
     }
 }

@@ -15,7 +15,7 @@
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
-use crate::config::BLOCK_SIZE_TOKENS_MAX;
+use crate::config::{BLOCK_SIZE_TOKENS_MAX, DataParallel};
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -44,11 +44,15 @@ pub enum MetricsError {
     UnknownEngine,
 }
 
-/// What `text`, an engine's metrics, says of it. A last line without line feed is left out.
+/// What `text`, an engine's metrics, says of it, or of one of its ranks. A last line without line feed is
+/// left out.
 ///
 /// # Errors
 /// When it is no engine's metrics; nothing of it is used then.
-pub fn parse_metrics(text: &[u8]) -> Result<EngineReport, MetricsError> {
+pub fn parse_metrics(
+    text: &[u8],
+    data_parallel: Option<DataParallel>,
+) -> Result<EngineReport, MetricsError> {
     if text.len() > METRICS_BYTES_MAX {
         return Err(MetricsError::TooLarge { bytes: text.len() });
     }
@@ -64,6 +68,7 @@ pub fn parse_metrics(text: &[u8]) -> Result<EngineReport, MetricsError> {
             started_at_s = started_at_s.into_iter().chain(started).reduce(f64::max);
         } else if let Some((engine, rank, metric)) = known(sample.name)
             && let Some(reading) = sample.read()
+            && data_parallel.is_none_or(|it| is_of(it.rank, &reading.labels))
             && let Some(totals) = engines.get_mut(engine as usize)
         {
             take(totals, rank, metric, &reading);
@@ -71,7 +76,19 @@ pub fn parse_metrics(text: &[u8]) -> Result<EngineReport, MetricsError> {
     }
     let named = EngineKind::ALL.into_iter().zip(engines).find(|(_, totals)| !totals.is_empty());
     let (engine, totals) = named.ok_or(MetricsError::UnknownEngine)?;
-    Ok(EngineReport { started_at_s, ..report(engine, &totals) })
+    let mut report = report(engine, &totals);
+    if let (EngineKind::Vllm, Some(of_all), Some(DataParallel { size, .. })) =
+        (engine, report.kv_blocks, data_parallel)
+    {
+        report.kv_blocks = NonZeroU32::new(of_all.get() / size.max(1));
+    }
+    Ok(EngineReport { started_at_s, ..report })
+}
+
+/// Whether a series is that of `rank`. What names no rank is of all.
+fn is_of(rank: u32, labels: &Labels<'_>) -> bool {
+    let named = [&b"engine"[..], b"dp_rank"].into_iter().find_map(|label| labels.get(label));
+    named.and_then(number).is_none_or(|named| named as u32 == rank)
 }
 
 /// Written by the Prometheus clients of all languages.

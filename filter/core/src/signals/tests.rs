@@ -6,6 +6,7 @@ use proptest::prelude::*;
 
 use super::exposition::Samples;
 use super::*;
+use crate::config::DataParallel;
 use crate::limits::{
     LABEL_BYTES_MAX, LOAD_REPORT_BYTES_MAX, METRICS_BYTES_MAX, METRICS_SAMPLES_MAX,
 };
@@ -23,7 +24,7 @@ const DUMPS: [&str; 8] =
     [VLLM, VLLM_RANKS, VLLM_OLD, SGLANG, SGLANG_RANKS, TRT_LLM, TRITON, LLAMA_CPP];
 
 fn parse(text: &str) -> EngineReport {
-    parse_metrics(text.as_bytes()).unwrap()
+    parse_metrics(text.as_bytes(), None).unwrap()
 }
 
 /// A report with the fields that all engines have.
@@ -68,6 +69,13 @@ fn vllm() {
     let report = expected(EngineKind::Vllm, 0, 12, 0.000_305_178_1);
     let report = with_tokens(with_blocks(report, 32, 262_144), [5_899, 1_642, 5_899, 4_800]);
     assert_eq!(parse(VLLM_RANKS), report);
+    // The parts of one and the other.
+    for (rank, tokens) in [(0, [3_123, 851, 3_123, 2_560]), (1, [2_776, 791, 2_776, 2_240])] {
+        let of_rank = Some(DataParallel { rank, size: 2 });
+        let report = expected(EngineKind::Vllm, 0, 6, 0.000_305_178_1);
+        let report = with_tokens(with_blocks(report, 32, 131_072), tokens);
+        assert_eq!(parse_metrics(VLLM_RANKS.as_bytes(), of_rank), Ok(report));
+    }
 
     let report = expected(EngineKind::Vllm, 7, 41, 0.643_192_47);
     let report = with_tokens(with_blocks(report, 16, 27_691), [1_204_187, 96_014, 75_262, 50_144]);
@@ -214,20 +222,20 @@ fn what_is_no_engines_metrics_is_refused() {
     let json = br#"[{"iter":1,"numActiveRequests":2}]"#;
     let others = b"process_start_time_seconds 1\nhttp_requests_total 3\nvllm:unknown 1\n";
     for text in [&b""[..], b"\n", json, others, b"<html>\n<body>502</body>\n", b"\xff\xfe\n\0"] {
-        assert_eq!(parse_metrics(text), Err(MetricsError::UnknownEngine));
+        assert_eq!(parse_metrics(text, None), Err(MetricsError::UnknownEngine));
     }
     let bytes = METRICS_BYTES_MAX + 1;
-    assert_eq!(parse_metrics(&vec![b'\n'; bytes]), Err(MetricsError::TooLarge { bytes }));
+    assert_eq!(parse_metrics(&vec![b'\n'; bytes], None), Err(MetricsError::TooLarge { bytes }));
     let many = "a 1\n".repeat(METRICS_SAMPLES_MAX + 1);
-    assert_eq!(parse_metrics(many.as_bytes()), Err(MetricsError::TooManySamples));
-    assert_eq!(parse_metrics(&many.as_bytes()[4..]), Err(MetricsError::UnknownEngine));
+    assert_eq!(parse_metrics(many.as_bytes(), None), Err(MetricsError::TooManySamples));
+    assert_eq!(parse_metrics(&many.as_bytes()[4..], None), Err(MetricsError::UnknownEngine));
 }
 
 #[test]
 fn a_text_cut_anywhere_says_less_but_nothing_else() {
     let whole = parse(LLAMA_CPP);
     for end in 0..LLAMA_CPP.len() {
-        let Ok(part) = parse_metrics(&LLAMA_CPP.as_bytes()[..end]) else { continue };
+        let Ok(part) = parse_metrics(&LLAMA_CPP.as_bytes()[..end], None) else { continue };
         assert!(part.running.is_none() || part.running == whole.running);
         assert!(part.waiting.is_none() || part.waiting == whole.waiting);
         assert!(part.generation_tokens.is_none_or(|tokens| tokens == 90));
@@ -333,12 +341,12 @@ proptest! {
             mixed.insert(index.index(mixed.len() + 1), line);
         }
         let mixed: Vec<u8> = mixed.join(&b"\r\n"[..]).into_iter().chain(*b"\n").collect();
-        prop_assert_eq!(parse_metrics(&mixed).unwrap(), parse(text));
+        prop_assert_eq!(parse_metrics(&mixed, None).unwrap(), parse(text));
     }
 
     #[test]
     fn any_bytes_are_read_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
-        let _ = parse_metrics(&bytes);
+        let _ = parse_metrics(&bytes, None);
         let _ = parse_orca(&bytes);
         let _ = parse_orca(&[b"TEXT ", &bytes[..]].concat());
     }

@@ -14,6 +14,7 @@ mod metrics;
 mod page;
 mod parity;
 mod policies;
+mod ranks;
 mod resilience;
 mod streamed_usage;
 mod streaming;
