@@ -171,9 +171,9 @@ impl Backend {
     /// Whether it is an engine of the same server as `other`.
     #[must_use]
     pub fn is_beside(&self, other: &Self) -> bool {
-        let place = |of: &Self| (of.cluster.clone(), of.address.clone());
         let are_ranks = self.data_parallel.is_some() && other.data_parallel.is_some();
-        self.id == other.id || (are_ranks && place(self) == place(other))
+        self.id == other.id
+            || (are_ranks && self.cluster == other.cluster && self.address == other.address)
     }
 
     /// The backends of its `size` engines: itself, where there is one.

@@ -294,7 +294,7 @@ impl<S: SharedStore> Writer<'_, S> {
             }
             Outcome::Refused => {
                 self.take_back(&mut dispatched, &mut written);
-                written.note(health::succeeded(self.store, self.now, backend.id));
+                self.succeeded(&backend, &mut written);
                 return (written, None);
             }
             Outcome::Shed => {
@@ -310,8 +310,7 @@ impl<S: SharedStore> Writer<'_, S> {
                 return (written, None);
             }
         }
-        written.lost_updates +=
-            u64::from(health::succeeded(self.store, self.now, backend.id).is_err());
+        self.succeeded(&backend, &mut written);
         let (Some(prompt), Some(usage)) = (&dispatched.prompt, usage) else {
             return (written, None);
         };
@@ -345,18 +344,34 @@ impl<S: SharedStore> Writer<'_, S> {
     fn failed(&self, dispatched: &mut Dispatched, written: &mut Written) {
         self.take_back(dispatched, written);
         let Some(backend) = &dispatched.credited else { return };
-        let Ok(failures) = health::failed(self.store, self.now, backend.id) else {
-            written.lost_updates += 1;
-            return;
-        };
-        // Once for each of its deaths; the clock's next life knows nothing of what it held.
-        if failures == health::FAILURES_OF_THE_DEAD {
-            let block_size_tokens = dispatched.block_size_tokens(self.config);
-            self.change_clock(backend, block_size_tokens, written, Clock::restart);
-            if backend.source == Source::Observed {
-                written.note(endpoints::remove(self.store, &self.config.name, backend.id));
+        let block_size_tokens = dispatched.block_size_tokens(self.config);
+        for engine in self.beside(backend) {
+            let Ok(failures) = health::failed(self.store, self.now, engine.id) else {
+                written.lost_updates += 1;
+                continue;
+            };
+            // Once for each of its deaths; the clock's next life knows nothing of what it held.
+            if failures == health::FAILURES_OF_THE_DEAD {
+                self.change_clock(engine, block_size_tokens, written, Clock::restart);
+                if engine.source == Source::Observed {
+                    written.note(endpoints::remove(self.store, &self.config.name, engine.id));
+                }
             }
         }
+    }
+
+    /// The backend answered: its server lives.
+    fn succeeded(&self, backend: &Backend, written: &mut Written) {
+        for engine in self.beside(backend) {
+            written.note(health::succeeded(self.store, self.now, engine.id));
+        }
+    }
+
+    /// The engines of one server, which live and die together: the backend, and those beside it.
+    fn beside<'b>(&'b self, backend: &'b Backend) -> impl Iterator<Item = &'b Backend> {
+        let others = self.config.backends.iter().map(Arc::as_ref);
+        let others = others.filter(|it| it.id != backend.id && it.is_beside(backend));
+        std::iter::once(backend).chain(others)
     }
 
     /// Takes back what was entered for the credited backend: it has not stored it.

@@ -389,11 +389,15 @@ impl<S: SharedStore> Router<'_, S> {
         let held =
             |backend: &Backend| asked.matches.get(&backend.id).map_or(0, |found| found.held_blocks);
         let signs = (&health, self.reported);
-        let stays = |backend: &Arc<Backend>| {
+        let is_staying = |backend: &&Arc<Backend>| {
             backend.drain.is_none() && !standing::is_down(backend, signs, self.now)
         };
-        let staying = self.config.backends.iter().filter(|backend| stays(backend));
-        let held_elsewhere = staying.map(|backend| held(backend)).max().unwrap_or(0);
+        // Of interest to draining backends only.
+        let held_elsewhere = match self.config.backends.iter().any(|it| it.drain.is_some()) {
+            true => self.config.backends.iter().filter(is_staying).map(|it| held(it)).max(),
+            false => None,
+        };
+        let held_elsewhere = held_elsewhere.unwrap_or(0);
         let mut standings = Vec::with_capacity(self.config.backends.len());
         for (index, backend) in self.config.backends.iter().enumerate() {
             let sighting = totals.sightings.get(&backend.id);

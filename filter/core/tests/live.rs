@@ -16,6 +16,7 @@ use warmpath_core::metrics::Reason;
 use warmpath_core::reported;
 use warmpath_core::route::{Decision, Router};
 use warmpath_core::signals::{EngineReport, LoadReport};
+use warmpath_core::standing::Rank;
 use warmpath_core::store::MemoryStore;
 
 const PATH: &str = "/v1/completions";
@@ -166,6 +167,43 @@ fn a_draining_backend_serves_in_the_place_of_a_holder_that_is_down() {
         health::failed(&store, vm.now, BackendId::from_name(&other)).unwrap();
     }
     assert_eq!(vm.serve(&held).as_deref(), Some("p"));
+}
+
+#[test]
+fn engines_of_one_server_fail_and_come_back_together() {
+    let store = MemoryStore::default();
+    let mut vm = Vm::new(four(), &store, 1);
+    let servers = r#"{"backends":[{"name":"p","address":"10.0.0.1:1","data_parallel_size":2},
+        {"name":"q","address":"10.0.0.2:1","data_parallel_size":2}]}"#;
+    vm.push(servers);
+    let ranks = |vm: &Vm<'_>, seed| -> Vec<_> {
+        let explained = vm.explain(&body("x", seed, 300)).backends;
+        let mut ranks: Vec<_> = explained.into_iter().map(|it| (it.name, it.rank)).collect();
+        ranks.retain(|(name, _)| name.contains('/'));
+        ranks.sort();
+        ranks
+    };
+    let (mut seed, good) = (0, ranks(&vm, 0));
+    assert!(good.iter().all(|(_, rank)| *rank == Rank::Good), "{good:?}");
+    let (failed, dispatched) = loop {
+        let (picked, _, dispatched) = vm.send(&body("x", seed, 300));
+        match picked.filter(|name| name.starts_with("p/")) {
+            Some(name) => break (name, dispatched),
+            None => vm.writer().finish(dispatched, Outcome::NotSent, None),
+        };
+        seed += 1;
+    };
+    vm.writer().finish(dispatched, Outcome::BackendFailed, None);
+    let doubtful = ranks(&vm, 0);
+    let of_p = |(name, rank): &(String, Rank)| name.starts_with("p/") == (*rank == Rank::Doubtful);
+    assert!(doubtful.iter().all(of_p), "{failed}: {doubtful:?}");
+    // The next trial's answer is for both.
+    vm.now = NowMs(vm.now.0 + 1_000);
+    let (picked, _, dispatched) = vm.send(&body("x", seed, 300));
+    assert_eq!(picked.as_deref(), Some(failed.as_str()));
+    let usage = Usage { prompt_tokens: 300, cached_tokens: Some(0), completion_tokens: 1 };
+    vm.writer().finish(dispatched, Outcome::Answered, Some(usage));
+    assert_eq!(ranks(&vm, 0), good);
 }
 
 #[test]

@@ -94,7 +94,7 @@ impl Scraper {
                 is_under_way: false,
             });
             // Whoever failed a request is looked for all the time: its return is waited for.
-            if beside(live, backend.id).any(|it| health.get(it.id).is_some()) {
+            if health.get(backend.id).is_some() {
                 target.turn = target.turn.within(now, scrape.interval_ms.into());
             }
             if target.is_under_way || !target.turn.is_due(now) {

@@ -347,6 +347,7 @@ proptest! {
     #[test]
     fn any_bytes_are_read_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
         let _ = parse_metrics(&bytes, None);
+        let _ = parse_metrics(&bytes, Some(DataParallel { rank: 1, size: 0 }));
         let _ = parse_orca(&bytes);
         let _ = parse_orca(&[b"TEXT ", &bytes[..]].concat());
     }
