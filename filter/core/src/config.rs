@@ -168,28 +168,39 @@ impl Backend {
             && !(are_ranks && self.data_parallel != other.data_parallel)
     }
 
-    /// Whether it is an engine of the same server as `other`.
-    #[must_use]
-    pub fn is_beside(&self, other: &Self) -> bool {
+    /// Whether it and `other` are engines of one server.
+    fn is_beside(&self, other: &Self) -> bool {
         let are_ranks = self.data_parallel.is_some() && other.data_parallel.is_some();
-        self.id == other.id
-            || (are_ranks && self.cluster == other.cluster && self.address == other.address)
+        are_ranks && self.cluster == other.cluster && self.address == other.address
+    }
+
+    /// Which of its server's engines it is; `None` where there is one.
+    #[must_use]
+    pub fn rank(&self) -> Option<u32> {
+        self.data_parallel.map(|it| it.rank)
+    }
+
+    /// Whether it is the one of its server's engines that stands for all.
+    #[must_use]
+    pub fn is_first_of_server(&self) -> bool {
+        self.rank().is_none_or(|rank| rank == 0)
     }
 
     /// The backends of its `size` engines: itself, where there is one.
-    fn ranks(self, size: u32) -> impl Iterator<Item = Self> {
-        (0..size).map(move |rank| {
-            if size == 1 {
-                return self.clone();
-            }
+    fn ranks(self, size: u32) -> Vec<Self> {
+        if size == 1 {
+            return vec![self];
+        }
+        let engine = |rank| {
             let name = format!("{}/{rank}", self.name);
             let (id, data_parallel) = (BackendId::from_name(&name), DataParallel { rank, size });
             Self { id, name, data_parallel: Some(data_parallel), ..self.clone() }
-        })
+        };
+        (0..size).map(engine).collect()
     }
 
     fn has_rank(&self, rank: Option<u32>) -> bool {
-        self.data_parallel.is_none_or(|it| Some(it.rank) == rank)
+        self.data_parallel.is_none() || self.rank() == rank
     }
 
     /// KV memory in blocks; 0 while unknown.
@@ -369,15 +380,26 @@ impl Config {
     /// The backend with this address; of several engines there, the one of `rank`.
     #[must_use]
     pub fn backend_by_address(&self, address: &str, rank: Option<u32>) -> Option<&Arc<Backend>> {
-        let mut there = self.backends.iter().filter(|it| it.address.as_deref() == Some(address));
-        there.find(|backend| backend.has_rank(rank))
+        let mut backends = self.backends.iter();
+        backends.find(|it| it.address.as_deref() == Some(address) && it.has_rank(rank))
     }
 
     /// The backend whose own cluster is `cluster`; of several engines there, the one of `rank`.
     #[must_use]
     pub fn backend_by_cluster(&self, cluster: &str, rank: Option<u32>) -> Option<&Arc<Backend>> {
-        let mut there = self.backends.iter().filter(|it| it.cluster.as_deref() == Some(cluster));
-        there.find(|backend| backend.has_rank(rank))
+        let mut backends = self.backends.iter();
+        backends.find(|it| it.cluster.as_deref() == Some(cluster) && it.has_rank(rank))
+    }
+
+    /// The engines of one server, which live and die together: `backend`, which need not be listed, and those
+    /// beside it.
+    pub fn engines_of<'a>(
+        &'a self,
+        backend: &'a Backend,
+    ) -> impl Iterator<Item = &'a Backend> + use<'a> {
+        let others = self.backends.iter().map(Arc::as_ref);
+        let others = others.filter(|it| it.id != backend.id && it.is_beside(backend));
+        std::iter::once(backend).chain(others)
     }
 
     /// Whether any server has several engines.

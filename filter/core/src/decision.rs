@@ -117,6 +117,16 @@ impl Decision {
         }
     }
 
+    /// The same, to be kept.
+    #[must_use]
+    pub fn into_prompt(self) -> Option<PlacedPrompt> {
+        match self {
+            Self::Pick(pick) => Some(pick.prompt),
+            Self::Fallback(fallback) => fallback.prompt,
+            Self::Refusal(_) => None,
+        }
+    }
+
     /// Backends, best first; empty when Envoy is to choose.
     #[must_use]
     pub fn order(&self) -> &[BackendIndex] {

@@ -157,18 +157,13 @@ impl<S: SharedStore> Writer<'_, S> {
     pub fn dispatch(&mut self, decision: Decision) -> (Dispatched, Written) {
         let first = decision.order().first().copied();
         let picked = first.and_then(|index| self.config.backend(index)).cloned();
-        let prompt = match decision {
-            Decision::Pick(pick) => Some(pick.prompt),
-            Decision::Fallback(fallback) => fallback.prompt,
-            Decision::Refusal(_) => None,
-        };
         let mut written = Written::default();
         let mut dispatched = Dispatched {
             picked: picked.clone(),
             credited: picked.clone(),
             ticket: None,
             prefill: None,
-            prompt,
+            prompt: decision.into_prompt(),
             changes: Vec::new(),
             told: None,
             distances: Vec::new(),
@@ -345,7 +340,7 @@ impl<S: SharedStore> Writer<'_, S> {
         self.take_back(dispatched, written);
         let Some(backend) = &dispatched.credited else { return };
         let block_size_tokens = dispatched.block_size_tokens(self.config);
-        for engine in self.beside(backend) {
+        for engine in self.config.engines_of(backend) {
             let Ok(failures) = health::failed(self.store, self.now, engine.id) else {
                 written.lost_updates += 1;
                 continue;
@@ -362,16 +357,9 @@ impl<S: SharedStore> Writer<'_, S> {
 
     /// The backend answered: its server lives.
     fn succeeded(&self, backend: &Backend, written: &mut Written) {
-        for engine in self.beside(backend) {
+        for engine in self.config.engines_of(backend) {
             written.note(health::succeeded(self.store, self.now, engine.id));
         }
-    }
-
-    /// The engines of one server, which live and die together: the backend, and those beside it.
-    fn beside<'b>(&'b self, backend: &'b Backend) -> impl Iterator<Item = &'b Backend> {
-        let others = self.config.backends.iter().map(Arc::as_ref);
-        let others = others.filter(|it| it.id != backend.id && it.is_beside(backend));
-        std::iter::once(backend).chain(others)
     }
 
     /// Takes back what was entered for the credited backend: it has not stored it.

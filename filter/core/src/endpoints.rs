@@ -38,7 +38,6 @@ struct Endpoint {
     kv_capacity_tokens: Option<NonZeroU32>,
     /// By name, for positions change with the configuration; `None` for all.
     models: Option<Vec<String>>,
-    #[serde(default)]
     data_parallel: Option<DataParallel>,
     source: Source,
     is_draining: bool,

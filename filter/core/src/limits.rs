@@ -59,7 +59,7 @@ pub const BUNDLE_BYTES_MAX: usize = 32 << 20;
 /// JSON answer that is kept to find its `usage`, in bytes from its end; what is cut off is searched once.
 pub const ANSWER_TAIL_BYTES_MAX: usize = 16 << 10;
 
-/// One SSE line that is kept while incomplete, in bytes; longer lines are skipped whole.
+/// One SSE line that is kept while incomplete, in bytes from its end; what is cut off is searched once.
 pub const SSE_LINE_BYTES_MAX: usize = 64 << 10;
 
 /// Length of a rendered prompt in bytes, relative to nothing: templates are outside input.

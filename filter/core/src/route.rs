@@ -3,7 +3,6 @@
 use std::borrow::Cow;
 use std::num::NonZeroU32;
 use std::rc::Rc;
-use std::sync::Arc;
 
 use ahash::AHashMap;
 use xxhash_rust::xxh3::xxh3_64;
@@ -389,15 +388,11 @@ impl<S: SharedStore> Router<'_, S> {
         let held =
             |backend: &Backend| asked.matches.get(&backend.id).map_or(0, |found| found.held_blocks);
         let signs = (&health, self.reported);
-        let is_staying = |backend: &&Arc<Backend>| {
-            backend.drain.is_none() && !standing::is_down(backend, signs, self.now)
-        };
+        let stays = |it: &Backend| it.drain.is_none() && !standing::is_down(it, signs, self.now);
         // Of interest to draining backends only.
-        let held_elsewhere = match self.config.backends.iter().any(|it| it.drain.is_some()) {
-            true => self.config.backends.iter().filter(is_staying).map(|it| held(it)).max(),
-            false => None,
-        };
-        let held_elsewhere = held_elsewhere.unwrap_or(0);
+        let has_draining = self.config.backends.iter().any(|it| it.drain.is_some());
+        let staying = self.config.backends.iter().filter(|it| has_draining && stays(it));
+        let held_elsewhere = staying.map(|it| held(it)).max().unwrap_or(0);
         let mut standings = Vec::with_capacity(self.config.backends.len());
         for (index, backend) in self.config.backends.iter().enumerate() {
             let sighting = totals.sightings.get(&backend.id);

@@ -173,17 +173,18 @@ fn a_draining_backend_serves_in_the_place_of_a_holder_that_is_down() {
 fn engines_of_one_server_fail_and_come_back_together() {
     let store = MemoryStore::default();
     let mut vm = Vm::new(four(), &store, 1);
-    let servers = r#"{"backends":[{"name":"p","address":"10.0.0.1:1","data_parallel_size":2},
-        {"name":"q","address":"10.0.0.2:1","data_parallel_size":2}]}"#;
-    vm.push(servers);
-    let ranks = |vm: &Vm<'_>, seed| -> Vec<_> {
-        let explained = vm.explain(&body("x", seed, 300)).backends;
+    vm.push(
+        r#"{"backends":[{"name":"p","address":"10.0.0.1:1","data_parallel_size":2},
+        {"name":"q","address":"10.0.0.2:1","data_parallel_size":2}]}"#,
+    );
+    let ranks = |vm: &Vm<'_>| -> Vec<_> {
+        let explained = vm.explain(&body("x", 0, 300)).backends;
         let mut ranks: Vec<_> = explained.into_iter().map(|it| (it.name, it.rank)).collect();
         ranks.retain(|(name, _)| name.contains('/'));
         ranks.sort();
         ranks
     };
-    let (mut seed, good) = (0, ranks(&vm, 0));
+    let (mut seed, good) = (0, ranks(&vm));
     assert!(good.iter().all(|(_, rank)| *rank == Rank::Good), "{good:?}");
     let (failed, dispatched) = loop {
         let (picked, _, dispatched) = vm.send(&body("x", seed, 300));
@@ -194,7 +195,7 @@ fn engines_of_one_server_fail_and_come_back_together() {
         seed += 1;
     };
     vm.writer().finish(dispatched, Outcome::BackendFailed, None);
-    let doubtful = ranks(&vm, 0);
+    let doubtful = ranks(&vm);
     let of_p = |(name, rank): &(String, Rank)| name.starts_with("p/") == (*rank == Rank::Doubtful);
     assert!(doubtful.iter().all(of_p), "{failed}: {doubtful:?}");
     // The next trial's answer is for both.
@@ -203,7 +204,7 @@ fn engines_of_one_server_fail_and_come_back_together() {
     assert_eq!(picked.as_deref(), Some(failed.as_str()));
     let usage = Usage { prompt_tokens: 300, cached_tokens: Some(0), completion_tokens: 1 };
     vm.writer().finish(dispatched, Outcome::Answered, Some(usage));
-    assert_eq!(ranks(&vm, 0), good);
+    assert_eq!(ranks(&vm), good);
 }
 
 #[test]

@@ -84,8 +84,7 @@ impl Scraper {
     pub fn scrape(&mut self, plugin: &Plugin, live: &Live, now: NowMs) {
         let Some(scrape) = plugin.config.scrape.as_ref().filter(|_| self.is_leader) else { return };
         let health = HealthTable::load(&HostStore).unwrap_or_default();
-        let is_first = |it: &&Arc<Backend>| it.data_parallel.is_none_or(|ranks| ranks.rank == 0);
-        for backend in live.config.backends.iter().filter(is_first) {
+        for backend in live.config.backends.iter().filter(|it| it.is_first_of_server()) {
             let first_ms = self.rng.u64(..u64::from(scrape.interval_ms));
             let target = self.targets.entry(backend.id).or_insert(Target {
                 backend: backend.id,
@@ -125,7 +124,7 @@ impl Scraper {
         target.failures = if is_read { 0 } else { target.failures.saturating_add(1) };
         let metric = if is_read { Metric::Scrapes } else { Metric::ScrapeFailures };
         plugin.vm.stats.add(metric, 1);
-        for silent in beside(&live, target.backend).filter(|_| !is_read) {
+        for silent in engines_of(&live, target.backend).filter(|_| !is_read) {
             if reported::failed(&HostStore, &plugin.config.name, silent.id).is_err() {
                 plugin.vm.stats.add(Metric::StoreUpdatesLost, 1);
             }
@@ -163,7 +162,7 @@ impl Scraper {
         let totals = totals.and_then(|ledger| ledger.totals(&HostStore, now).ok());
         let Some(totals) = totals else { return false };
         let mut is_read = false;
-        for engine in beside(live, backend) {
+        for engine in engines_of(live, backend) {
             let Ok(report) = parse_metrics(&text, engine.data_parallel) else { continue };
             is_read = true;
             let own = totals.load(engine.id);
@@ -204,11 +203,10 @@ impl Scraper {
     }
 }
 
-/// The backend and the others of its server.
-fn beside(live: &Live, id: BackendId) -> impl Iterator<Item = &Arc<Backend>> {
-    let backends = &live.config.backends;
-    let one = backends.iter().find(move |backend| backend.id == id);
-    backends.iter().filter(move |other| one.is_some_and(|one| one.is_beside(other)))
+/// The backend and the others of its server; nobody, if it has left.
+fn engines_of(live: &Live, id: BackendId) -> impl Iterator<Item = &Backend> {
+    let one = live.config.backends.iter().find(|backend| backend.id == id);
+    one.into_iter().flat_map(|one| live.config.engines_of(one))
 }
 
 /// Starts one reading; `None` where the engine cannot be reached through any cluster.

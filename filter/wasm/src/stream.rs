@@ -17,6 +17,7 @@ use warmpath_core::decision;
 use warmpath_core::dispatch::{Dispatched, Outcome, Writer};
 use warmpath_core::endpoints;
 use warmpath_core::ids::{BackendIndex, NowMs};
+use warmpath_core::load::Ledger;
 use warmpath_core::metrics::{Metric, Reason};
 use warmpath_core::request::{self, Api};
 use warmpath_core::route::{self, Decision, Pick, Refusal, Router};
@@ -75,7 +76,7 @@ pub struct Stream {
     /// Whether a load report was asked for in the client's place.
     has_asked_for_load: bool,
     /// Whether the body was made to ask for usage.
-    has_asked: bool,
+    has_asked_for_usage: bool,
     dispatched: Option<Dispatched>,
     status: Option<u16>,
     scanner: Option<UsageScanner>,
@@ -98,7 +99,7 @@ impl Stream {
             refused: false,
             note: None,
             has_asked_for_load: false,
-            has_asked: false,
+            has_asked_for_usage: false,
             dispatched: None,
             status: None,
             scanner: None,
@@ -136,9 +137,7 @@ impl Stream {
         }
         let Ok(ledger) = self.plugin.vm.ledger.try_borrow() else { return };
         let picked = self.dispatched.as_ref().and_then(Dispatched::picked);
-        let is_wanted =
-            |of: &Backend| of.data_parallel.is_none() && ledger.wants_report(of.id, now);
-        if picked.is_none_or(|picked| is_wanted(picked)) {
+        if picked.is_none_or(|picked| wants_report(&ledger, picked, now)) {
             host::set_request_header(LOAD_FORMAT_HEADER, "text");
             self.has_asked_for_load = true;
         }
@@ -157,7 +156,7 @@ impl Stream {
         if self.has_content_length {
             host::set_request_header("content-length", &asking.len().to_string());
         }
-        self.has_asked = true;
+        self.has_asked_for_usage = true;
     }
 
     /// Decides without the body.
@@ -292,8 +291,7 @@ impl Stream {
     /// Gives the credit to the backend that answered.
     fn credit(&self, dispatched: &mut Dispatched, head: &ResponseHead) {
         let now = host::now();
-        let picked = dispatched.picked();
-        let rank = picked.and_then(|picked| picked.data_parallel).map(|it| it.rank);
+        let rank = dispatched.picked().and_then(|picked| picked.rank());
         let served = match self.server(head, rank, now) {
             Server::Backend(served) => served,
             Server::Unknown => return,
@@ -362,8 +360,7 @@ impl Stream {
         let Some(backend) = dispatched.credited() else { return };
         let Ok(mut ledger) = self.plugin.vm.ledger.try_borrow_mut() else { return };
         let now = host::now();
-        // vLLM's report is that of any one of its engines.
-        if backend.data_parallel.is_some() || !ledger.wants_report(backend.id, now) {
+        if !wants_report(&ledger, backend, now) {
             return;
         }
         let Some(report) = parse_orca(value) else { return };
@@ -386,6 +383,12 @@ impl Stream {
             None => host::set_response_header(DECISION_HEADER, note),
         }
     }
+}
+
+/// Whether a load report of `backend` would tell anything new. A server of several engines reports that of
+/// any one.
+fn wants_report(ledger: &Ledger, backend: &Backend, now: NowMs) -> bool {
+    backend.data_parallel.is_none() && ledger.wants_report(backend.id, now)
 }
 
 /// How often Envoy tried, with the attempt that is answered.
@@ -482,11 +485,11 @@ impl HttpContext for Stream {
         }
         self.show_decision(&dispatched);
         if dispatched.model_index().is_some() && head.is_good() && !head.is_encoded {
-            self.scanner = head.framing.map(UsageScanner::new);
             if let (Some(api), Some(framing)) = (Api::from_path(&self.path), head.framing) {
+                self.scanner = Some(UsageScanner::new(framing));
                 dispatched.answers_in(AnswerKind { api, framing });
             }
-            if self.has_asked && head.framing == Some(Framing::Sse) {
+            if self.has_asked_for_usage && head.framing == Some(Framing::Sse) {
                 host::remove_response_header("content-length");
                 self.withholder = Some(Withholder::default());
             }
@@ -531,7 +534,7 @@ fn set_destination(config: &Config, order: &[BackendIndex]) {
     if let Some(cluster) = cluster.or(config.fallback_cluster.as_deref()) {
         host::set_request_header(CLUSTER_HEADER, cluster);
     }
-    let rank = first.and_then(|backend| backend.data_parallel).map(|it| it.rank);
+    let rank = first.and_then(|backend| backend.rank());
     if let Some(rank) = rank {
         host::set_request_header(RANK_HEADER, &rank.to_string());
     }

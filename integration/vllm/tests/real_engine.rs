@@ -202,15 +202,13 @@ async fn compare_all(
     let mut refused = 0;
     while all.len() < count {
         match compare(envoy, &asks.next().expect("no end"), &mut before).await {
-            Some(it) if it.ours != it.theirs => {
-                let number = all.len();
-                println!(
-                    "request {number} {}: ours {:?}, theirs {:?}",
-                    it.path, it.ours, it.theirs
-                );
-                all.push(it);
+            Some(Compared { path, ours, theirs }) => {
+                if ours != theirs {
+                    let number = all.len();
+                    println!("request {number} {path}: ours {ours:?}, theirs {theirs:?}");
+                }
+                all.push(Compared { path, ours, theirs });
             }
-            Some(it) => all.push(it),
             None => refused += 1,
         }
         assert!(refused < count, "the template refuses nearly everything");

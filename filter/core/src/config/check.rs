@@ -124,9 +124,7 @@ impl Check {
     ) -> Result<Vec<Backend>, ConfigError> {
         let pushed =
             self.backends(raw.backends, &config.models, config.kv_capacity_tokens, Some(now));
-        let of_own_server =
-            |it: &&Arc<Backend>| it.data_parallel.is_none_or(|ranks| ranks.rank == 0);
-        for (index, backend) in pushed.iter().filter(of_own_server).enumerate() {
+        for (index, backend) in pushed.iter().filter(|it| it.is_first_of_server()).enumerate() {
             let is_configured = |other: &&Arc<Backend>| other.source == Source::Configured;
             let mut others = config.backends.iter().filter(is_configured);
             let path = format!("backends[{index}].name");

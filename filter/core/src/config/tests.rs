@@ -111,6 +111,8 @@ fn a_server_of_several_engines_is_as_many_backends() {
     assert_eq!(ranks, [Some((0, 2)), Some((1, 2)), None]);
     assert!(config.backends[0].is_beside(&config.backends[1]));
     assert!(!config.backends[0].is_beside(&config.backends[2]));
+    let beside = |index: usize| config.engines_of(&config.backends[index]).count();
+    assert_eq!([beside(0), beside(1), beside(2)], [2, 2, 1]);
     let found = |address, rank| config.backend_by_address(address, rank).map(|it| it.name.as_str());
     assert_eq!(found("10.0.0.1:1", Some(1)), Some("10.0.0.1:1/1"));
     assert_eq!((found("10.0.0.1:1", None), found("10.0.0.1:1", Some(2))), (None, None));

@@ -380,6 +380,13 @@ mod random {
     }
 }
 
+/// `body` with `more` members.
+fn with(body: &Value, more: &Value) -> Value {
+    let mut body = body.clone();
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    body
+}
+
 #[test]
 fn log_probabilities_of_the_prompt_keep_the_engine_from_its_cache() {
     let chat = json!({"messages": [{"role": "user", "content": "hi"}]});
@@ -427,9 +434,7 @@ fn log_probabilities_of_the_prompt_keep_the_engine_from_its_cache() {
         ),
         (Api::SglangGenerate, &sglang, json!({"logprob_start_len": 7}), None),
     ] {
-        let mut body = body.clone();
-        let members = body.as_object_mut().unwrap();
-        members.extend(more.as_object().unwrap().clone());
+        let body = with(body, &more);
         let request = request(api, &body).unwrap();
         assert_eq!(request.cache_read_tokens_max, expected, "{body}");
     }
@@ -453,8 +458,7 @@ fn answers_that_say_nothing_of_the_work_on_the_prompt() {
         (Api::Responses, &json!({"input": "hi"}), json!({"background": true}), true),
         (Api::Responses, &json!({"input": "hi"}), json!({"stream": true}), false),
     ] {
-        let mut body = body.clone();
-        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let body = with(body, &more);
         assert_eq!(request(api, &body).unwrap().is_opaque, expected, "{body}");
     }
 }
@@ -462,9 +466,8 @@ fn answers_that_say_nothing_of_the_work_on_the_prompt() {
 #[test]
 fn what_other_engines_take_beside_vllm() {
     let chat = |more: Value| {
-        let mut body = json!({"messages": [{"role": "user", "content": "hi"}], "cache_salt": "s"});
-        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        request(Api::ChatCompletions, &body).unwrap()
+        let body = json!({"messages": [{"role": "user", "content": "hi"}], "cache_salt": "s"});
+        request(Api::ChatCompletions, &with(&body, &more)).unwrap()
     };
     assert_eq!(chat(json!({"tools": []})), chat(json!({})));
     assert_eq!(chat(json!({"extra_key": "k"})).cache_salt, "sk");

@@ -76,13 +76,8 @@ pub fn parse_metrics(
     }
     let named = EngineKind::ALL.into_iter().zip(engines).find(|(_, totals)| !totals.is_empty());
     let (engine, totals) = named.ok_or(MetricsError::UnknownEngine)?;
-    let mut report = report(engine, &totals);
-    if let (EngineKind::Vllm, Some(of_all), Some(DataParallel { size, .. })) =
-        (engine, report.kv_blocks, data_parallel)
-    {
-        report.kv_blocks = NonZeroU32::new(of_all.get() / size.max(1));
-    }
-    Ok(EngineReport { started_at_s, ..report })
+    let ranks = data_parallel.map_or(1, |it| it.size);
+    Ok(EngineReport { started_at_s, ..report(engine, &totals, ranks) })
 }
 
 /// Whether a series is that of `rank`. What names no rank is of all.
@@ -305,14 +300,15 @@ fn sane(field: Field, value: f64) -> Option<f64> {
     is_sane.then_some(if field == Usage { value.min(1.0) } else { value })
 }
 
-fn report(engine: EngineKind, totals: &Totals) -> EngineReport {
+/// `ranks` is among how many engines the blocks are shared that each names as its own.
+fn report(engine: EngineKind, totals: &Totals, ranks: u32) -> EngineReport {
     let fields = totals.settled();
     let total = |field: Field| fields.get(&field);
     let count = |field: Field| total(field).map(|total| total.sum as u32);
     let tokens = |field: Field| total(field).map(|total| total.sum as u64);
     let sizes = total(BlockSize).filter(|sizes| sizes.min >= sizes.max);
     let blocks = match engine {
-        EngineKind::Vllm => total(Blocks).map(|blocks| blocks.max as u32),
+        EngineKind::Vllm => total(Blocks).map(|blocks| blocks.max as u32 / ranks.max(1)),
         _ => count(Blocks),
     };
     let hits = tokens(Hits);
