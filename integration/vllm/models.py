@@ -17,8 +17,25 @@ CACHE = ROOT / ".cache"
 FAMILIES = json.loads((ROOT / "integration/vectors/vllm/families.json").read_text(encoding="utf-8"))
 
 
+# What a gpt-oss model has beyond a Llama. vLLM writes the chats of this type in Harmony.
+GPT_OSS = {
+    "architectures": ["GptOssForCausalLM"],
+    "model_type": "gpt_oss",
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+    "experts_per_token": 2,
+    "num_hidden_layers": 2,
+    "layer_types": ["sliding_attention", "full_attention"],
+    "sliding_window": 128,
+    "swiglu_limit": 7.0,
+    "attention_bias": True,
+    "tie_word_embeddings": False,
+}
+
+
 def config(family):
-    """The smallest Llama that vLLM takes on a CPU."""
+    """The smallest model of its type that vLLM takes on a CPU."""
+    more = GPT_OSS if family.get("model_type") == "gpt_oss" else {}
     sizes = {key: family[key] for key in ("vocab_size", "bos_token_id", "eos_token_id")}
     return {
         **sizes,
@@ -36,6 +53,7 @@ def config(family):
         "tie_word_embeddings": True,
         "hidden_act": "silu",
         "torch_dtype": "bfloat16",
+        **more,
     }
 
 

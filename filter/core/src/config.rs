@@ -21,7 +21,7 @@ use warmpath_template::ContentFormat;
 pub(crate) use self::check::BLOCK_SIZE_TOKENS_MAX;
 use self::check::Check;
 use crate::ids::{BackendId, BackendIndex, NowMs};
-use crate::request::Api;
+use crate::request::{Api, ChatFormat};
 use crate::score::Weights;
 
 /// How a backend is chosen.
@@ -248,6 +248,8 @@ pub struct ChatConfig {
     pub hides_unused_tools: bool,
     /// Whether the tool that `tool_choice` names is the only one in the prompt.
     pub shows_named_tool_only: bool,
+    /// What the engine writes chats with; `None` where the tokenizer tells.
+    pub chat_format: Option<ChatFormat>,
 }
 
 /// The APIs whose prompts are read; requests of others go by load.

@@ -127,7 +127,7 @@ pub fn prepare(mut chat: Chat, traits: &TemplateTraits, config: &ChatConfig) -> 
 }
 
 /// Puts the text of system messages that stand between others behind the leading one's.
-fn merge_inline_system(messages: &mut Vec<Message>) {
+pub(crate) fn merge_inline_system(messages: &mut Vec<Message>) {
     if !messages.iter().any(|message| message.is_inline_system) {
         return;
     }

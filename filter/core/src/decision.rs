@@ -198,7 +198,7 @@ impl From<PromptError> for Reason {
             PromptError::Stored => Self::StoredHistory,
             PromptError::TokenOutOfRange => Self::TokenOutOfRange,
             PromptError::Template(_) => Self::TemplateFailed,
-            PromptError::Tokenizer(_) => Self::TokenizerFailed,
+            PromptError::Tokenizer(_) | PromptError::TooLong(_) => Self::TokenizerFailed,
         }
     }
 }

@@ -1,13 +1,16 @@
 //! Entry points of the fuzz targets: each asserts an equivalence that holds for any bytes.
 
+use warmpath_template::CivilTime;
+
 use crate::answer::{Framing, UsageScanner};
 use crate::ask;
 use crate::config::Config;
 use crate::endpoints;
+use crate::harmony::{Mark, Piece};
 use crate::ids::{BlockHash, NowMs};
 use crate::index::Bucket;
 use crate::live::Live;
-use crate::request::{self, Api};
+use crate::request::{self, Api, ChatFormat, PromptInput};
 use crate::signals::exposition::Samples;
 use crate::signals::{parse_metrics, parse_orca};
 use crate::store::MemoryStore;
@@ -21,6 +24,7 @@ pub fn request(data: &[u8]) {
     let Some((&choice, body_bytes)) = data.split_first() else { return };
     let Some(api) = Api::ALL.get(usize::from(choice) % Api::ALL.len()) else { return };
     let parsed = request::parse(*api, body_bytes);
+    harmony(*api, body_bytes);
     // A byte order mark is one at the very beginning only.
     let (mark, rest) = match body_bytes.strip_prefix("\u{feff}".as_bytes()) {
         Some(rest) => ("\u{feff}", rest),
@@ -35,6 +39,22 @@ pub fn request(data: &[u8]) {
         assert_eq!(request::parse(*api, &asking), parsed);
         assert_eq!(ask::for_usage(*api, &asking), None);
     }
+}
+
+/// A prompt in Harmony is made of whole messages: a mark that opens one follows each that closes one.
+fn harmony(api: Api, body_bytes: &[u8]) {
+    let Ok(request) = request::parse_for(api, body_bytes, |_| ChatFormat::Harmony) else { return };
+    let PromptInput::Harmony(conversation) = request.prompt else { return };
+    let Ok(pieces) = conversation.pieces(CivilTime::from_unix(0, 0, 0)) else { return };
+    let mut is_open = false;
+    for piece in &pieces {
+        match piece {
+            Piece::Mark(Mark::Start) => assert!(!std::mem::replace(&mut is_open, true)),
+            Piece::Mark(Mark::End | Mark::Call) => assert!(std::mem::take(&mut is_open)),
+            Piece::Mark(_) | Piece::Text(_) => assert!(is_open, "{piece:?}"),
+        }
+    }
+    assert!(is_open, "the assistant's turn");
 }
 
 /// An answer's usage does not depend on how the answer is cut into chunks.

@@ -55,6 +55,7 @@ pub mod explain;
 pub mod explore;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
+pub mod harmony;
 pub mod health;
 pub mod ids;
 pub mod index;

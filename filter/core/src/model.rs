@@ -19,6 +19,7 @@ use warmpath_template::{
 use crate::blocks::MediaItem;
 use crate::config::ChatConfig;
 use crate::conversation::{self, TemplateTraits};
+use crate::harmony::{Conversation, Mark, Piece, TooLong};
 use crate::ids::{NowMs, TokenId};
 use crate::limits::PROMPT_BYTES_MAX;
 use crate::request::{Chat, Media, PromptInput, Request, Side, Truncation};
@@ -33,6 +34,8 @@ pub struct Model {
     tokenizer: Tokenizer,
     chat: Option<ChatModel>,
     placeholders: PlaceholderTokens,
+    /// The tokens of Harmony's marks, in the order of [`Mark::ALL`]; `None` for models that do not speak it.
+    harmony: Option<[TokenId; Mark::ALL.len()]>,
     memo: RefCell<SegmentMemo>,
 }
 
@@ -88,6 +91,9 @@ pub enum PromptError {
     /// The tokenizer refused the text.
     #[error(transparent)]
     Tokenizer(#[from] TokenizeError),
+    /// A conversation in Harmony takes more than a prompt may.
+    #[error(transparent)]
+    TooLong(#[from] TooLong),
 }
 
 /// The tokens of a request's prompt; `now` is the moment of the request, for templates that print
@@ -120,6 +126,9 @@ pub fn prompt(
             let (text, of_chat) = model.render(*chat, config, now)?;
             loose.extend(of_chat);
             (model.encode(&text, special_tokens, request.truncation)?, Vec::new())
+        }
+        PromptInput::Harmony(conversation) => {
+            (needs_model()?.encode_harmony(*conversation, config, now)?, Vec::new())
         }
     };
     if !loose.is_empty() {
@@ -166,7 +175,45 @@ impl Model {
             })
         };
         let memo = RefCell::new(SegmentMemo::new(MEMO_TOKENS, memo_seed));
-        Ok(Self { tokenizer, chat, placeholders, memo })
+        let harmony = harmony_marks(&tokenizer);
+        Ok(Self { tokenizer, chat, placeholders, harmony, memo })
+    }
+
+    /// Whether the tokenizer has the marks of Harmony, as gpt-oss models do.
+    #[must_use]
+    pub fn speaks_harmony(&self) -> bool {
+        self.harmony.is_some()
+    }
+
+    /// The tokens of a conversation in Harmony.
+    fn encode_harmony(
+        &self,
+        mut conversation: Conversation,
+        config: &ChatConfig,
+        now: NowMs,
+    ) -> Result<Vec<TokenId>, PromptError> {
+        let marks = self.harmony.ok_or(PromptError::NoTemplate)?;
+        if conversation.is_tool_use_off && config.hides_unused_tools {
+            conversation.functions.clear();
+        }
+        if let (Some(name), true) = (&conversation.named_tool, config.shows_named_tool_only) {
+            conversation.functions.retain(|function| function.name == *name);
+        }
+        let pieces = conversation.pieces(civil_time(now))?;
+        let mut tokens = Vec::new();
+        let mut memo = self.memo.try_borrow_mut().ok();
+        for piece in &pieces {
+            match piece {
+                Piece::Mark(mark) => {
+                    let at = Mark::ALL.iter().position(|other| other == mark);
+                    tokens.extend(at.and_then(|at| marks.get(at)));
+                }
+                Piece::Text(text) => {
+                    self.tokenizer.encode_plain(text, memo.as_deref_mut(), &mut tokens)?;
+                }
+            }
+        }
+        Ok(tokens)
     }
 
     fn has_tokens(&self, tokens: &[TokenId]) -> bool {
@@ -251,6 +298,14 @@ impl ChatModel {
         let limits = RenderLimits { output_bytes_max: PROMPT_BYTES_MAX, ..RenderLimits::default() };
         Ok((self.templates.render(&request, &limits)?, conversation.media))
     }
+}
+
+fn harmony_marks(tokenizer: &Tokenizer) -> Option<[TokenId; Mark::ALL.len()]> {
+    let mut marks = [0; Mark::ALL.len()];
+    for (token, mark) in marks.iter_mut().zip(Mark::ALL) {
+        *token = tokenizer.added_token_id(mark.text())?;
+    }
+    Some(marks)
 }
 
 /// The moment in UTC, as engines in containers have it.

@@ -18,6 +18,7 @@ mod fields;
 #[cfg(any(test, feature = "fuzzing"))]
 mod fuzz;
 mod generate;
+mod harmony;
 pub(crate) mod json;
 mod media;
 mod messages;
@@ -29,6 +30,7 @@ mod tools;
 use serde_json::{Map, Value};
 
 use crate::blocks::MediaItem;
+use crate::harmony::Conversation;
 use crate::ids::TokenId;
 
 pub use error::{error_body, error_body_at};
@@ -153,6 +155,8 @@ pub struct Request {
 pub enum PromptInput {
     /// Messages for the model's chat template.
     Chat(Box<Chat>),
+    /// Messages for a model that speaks Harmony.
+    Harmony(Box<Conversation>),
     /// Text, tokenized with the model's special tokens around it if `special_tokens`.
     Text {
         /// The text.
@@ -170,6 +174,16 @@ pub enum PromptInput {
     /// A conversation that goes on from one that only the engine has;
     /// [`Request::session`] names it where the API does.
     Stored,
+}
+
+/// What engines write a model's chats with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ChatFormat {
+    /// The model's own chat template.
+    #[default]
+    Template,
+    /// OpenAI's Harmony format, see [`crate::harmony`].
+    Harmony,
 }
 
 /// Why a prompt's tokens may differ from the engine's. It is matched all the same: the same
@@ -340,11 +354,23 @@ pub enum RequestError {
     LoadOnly,
 }
 
-/// Parses a request body.
+/// Parses a request body for a model with a chat template.
 ///
 /// # Errors
 /// [`RequestError`] says what is not understood.
 pub fn parse(api: Api, body_bytes: &[u8]) -> Result<Request, RequestError> {
+    parse_for(api, body_bytes, |_| ChatFormat::Template)
+}
+
+/// Parses a request body; `format` tells what engines write the chats of the model with that name with.
+///
+/// # Errors
+/// [`RequestError`] says what is not understood.
+pub fn parse_for(
+    api: Api,
+    body_bytes: &[u8],
+    format: impl FnOnce(Option<&str>) -> ChatFormat,
+) -> Result<Request, RequestError> {
     let parse_body: fn(&Object<'_>) -> Result<Request, RequestError> = match api {
         Api::ChatCompletions => chat::parse,
         Api::Completions => completions::parse,
@@ -363,7 +389,24 @@ pub fn parse(api: Api, body_bytes: &[u8]) -> Result<Request, RequestError> {
     // Python's reader takes a byte order mark for a part of the encoding.
     let body = json::read(text.strip_prefix('\u{feff}').unwrap_or(text))?;
     let body = body.as_object().ok_or(RequestError::WrongShape("(body)"))?;
-    parse_body(body)
+    let request = parse_body(body)?;
+    match format(request.model.as_deref()) {
+        ChatFormat::Harmony => in_harmony(api, body, request),
+        ChatFormat::Template => Ok(request),
+    }
+}
+
+/// `request` for a model that speaks Harmony. APIs that only other engines have are left to the template.
+fn in_harmony(api: Api, body: &Object<'_>, request: Request) -> Result<Request, RequestError> {
+    match (api, request.prompt) {
+        (Api::ChatCompletions | Api::Messages | Api::Responses, PromptInput::Chat(chat)) => {
+            let conversation = harmony::conversation(api, body, *chat)?;
+            let prompt = PromptInput::Harmony(Box::new(conversation));
+            // Media is not shown to these models, and chats are not shortened.
+            Ok(Request { prompt, truncation: None, approximation: None, ..request })
+        }
+        (_, prompt) => Ok(Request { prompt, ..request }),
+    }
 }
 
 impl Request {
@@ -371,7 +414,10 @@ impl Request {
     fn new(body: &Object<'_>, prompt: PromptInput) -> Result<Self, RequestError> {
         let has_media = match &prompt {
             PromptInput::Chat(chat) => chat.has_media(),
-            PromptInput::Text { .. } | PromptInput::Tokens { .. } | PromptInput::Stored => false,
+            PromptInput::Harmony(_)
+            | PromptInput::Text { .. }
+            | PromptInput::Tokens { .. }
+            | PromptInput::Stored => false,
         };
         Ok(Self {
             model: fields::string(body, "model")?,

@@ -19,7 +19,7 @@ use crate::metrics::Reason;
 use crate::model::{self, Model};
 use crate::pick::{self, Candidate, Inputs};
 use crate::reported::Reported;
-use crate::request::{self, Api, Request};
+use crate::request::{self, Api, ChatFormat, Request};
 use crate::residency::{self, Clock};
 use crate::score::{self, Cost, Demand, Match, Offer};
 use crate::standing::{self, Asked, Standing};
@@ -114,7 +114,20 @@ impl<S: SharedStore> Router<'_, S> {
         if body_bytes.len() > self.config.body_bytes_max as usize {
             return Err(Reason::BodyTooLarge);
         }
-        Ok(request::parse(api, body_bytes)?)
+        Ok(request::parse_for(api, body_bytes, |model| self.chat_format(model))?)
+    }
+
+    /// What engines write the chats of the model called `name` with: as configured, else by its tokenizer.
+    fn chat_format(&self, name: Option<&str>) -> ChatFormat {
+        let Ok(index) = self.model_index(name) else { return ChatFormat::Template };
+        let configured = self.config.models.get(index).and_then(|model| model.chat.chat_format);
+        configured.unwrap_or_else(|| {
+            let model = self.models.get(index).and_then(Option::as_deref);
+            match model.is_some_and(Model::speaks_harmony) {
+                true => ChatFormat::Harmony,
+                false => ChatFormat::Template,
+            }
+        })
     }
 
     /// Decides where a request with this prompt goes.

@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 use warmpath_core::config::ChatConfig;
 use warmpath_core::ids::NowMs;
 use warmpath_core::model::{Model, PromptError, prompt};
-use warmpath_core::request::{Api, RequestError, parse};
+use warmpath_core::request::{Api, ChatFormat, RequestError, parse, parse_for};
 use warmpath_vllm::family::{bundle, names, read, vectors};
 
 /// Why there are no ids.
@@ -48,17 +48,22 @@ fn digest(ids: &[u32]) -> String {
     digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn check(family: &str) {
-    let bundle = match bundle(family) {
-        Ok(bundle) => bundle,
+/// The model of a family, where it is cached.
+fn model(family: &str) -> Option<Model> {
+    match bundle(family) {
+        Ok(bundle) => Some(Model::from_bundle(bundle, 7).expect("loads")),
         Err(missing) => {
             let required = std::env::var_os("WARMPATH_REQUIRE_VECTORS").is_some();
             assert!(!required, "{} is not cached", missing.display());
             eprintln!("SKIPPED: {} is not cached", missing.display());
-            return;
+            None
         }
-    };
-    let model = Model::from_bundle(bundle, 7).expect("loads");
+    }
+}
+
+fn check(family: &str) {
+    let Some(model) = model(family) else { return };
+    assert!(!model.speaks_harmony());
     let chats: Vec<Value> = serde_json::from_str(&read(&vectors().join("chats.json"))).unwrap();
     let chats: Vec<Value> = chats.iter().map(expanded).collect();
     let lines = read(&vectors().join(format!("tokens.{family}.jsonl")));
@@ -115,9 +120,38 @@ fn mistral() {
     check("mistral");
 }
 
+/// Chats in Harmony, by the requests of `harmony.jsonl`. What is not read here is counted where the texts
+/// are compared.
+#[test]
+fn gptoss() {
+    let Some(model) = model("gptoss") else { return };
+    assert!(model.speaks_harmony());
+    let mut compared = 0;
+    for line in read(&vectors().join("harmony.jsonl")).lines() {
+        let (api, body, traits, expected): (
+            String,
+            String,
+            Value,
+            Option<(String, usize, String)>,
+        ) = serde_json::from_str(line).unwrap();
+        let api = Api::ALL.into_iter().find(|known| known.name() == api).unwrap();
+        let hides_unused_tools = traits["hides_unused_tools"] == true;
+        let config = ChatConfig { hides_unused_tools, ..ChatConfig::default() };
+        let Ok(request) = parse_for(api, body.as_bytes(), |_| ChatFormat::Harmony) else {
+            continue;
+        };
+        let Some((_, count, expected)) = expected else { continue };
+        let ids = prompt(Some(&model), request, &config, NowMs(1_767_312_000_000)).unwrap().tokens;
+        let digest: String = digest(&ids).chars().take(8).collect();
+        assert_eq!((ids.len(), digest), (count, expected), "{line}");
+        compared += 1;
+    }
+    assert!(compared >= 550, "only {compared} compared");
+}
+
 #[test]
 fn every_family_has_a_test() {
     let mut names = names();
     names.sort_unstable();
-    assert_eq!(names, ["deepseek_v3", "gemma3", "llama3_1", "mistral", "qwen3"]);
+    assert_eq!(names, ["deepseek_v3", "gemma3", "gptoss", "llama3_1", "mistral", "qwen3"]);
 }

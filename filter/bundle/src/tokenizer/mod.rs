@@ -68,6 +68,12 @@ struct Scratch {
 /// text's, and other uses of the memory should not have to do without.
 const SCRATCH_TEXT_BYTES_MAX: usize = 1 << 19;
 
+/// Tells texts in which no added token is looked for from others in a memo's keys.
+const PLAIN: u64 = 0x9E6C_63D0_876A_3F6B;
+
+/// A place inside a sequence: normalizers that put something before its start leave it alone.
+const INSIDE: usize = 1;
+
 impl Scratch {
     /// Gives back what grows with the text, keeps the caches.
     fn trim(&mut self) {
@@ -185,6 +191,53 @@ impl Tokenizer {
         self.encode(text, add_special_tokens, Some(memo), out)
     }
 
+    /// Appends the ids of `text` to `out` as of text in which no added token is looked for: what is
+    /// written like one is its letters. The memo spares texts seen before.
+    ///
+    /// # Errors
+    /// [`TokenizeError`]; `out` is then as it was before.
+    pub fn encode_plain(
+        &self,
+        text: &str,
+        memo: Option<&mut SegmentMemo>,
+        out: &mut Vec<u32>,
+    ) -> Result<(), TokenizeError> {
+        if text.len() > TEXT_BYTES_MAX {
+            return Err(TokenizeError::TooLong { size: text.len(), max: TEXT_BYTES_MAX });
+        }
+        let key = memo.as_deref().and_then(|it| it.key(self.identity ^ PLAIN, false, text));
+        let mut memo = memo.zip(key);
+        if let Some((memo, key)) = &mut memo
+            && memo.recall(*key, text.len(), out)
+        {
+            return Ok(());
+        }
+        let start = out.len();
+        let mut scratch = self.take_scratch();
+        let done = self.encode_plain_text(text, &mut scratch, out);
+        if text.len() > SCRATCH_TEXT_BYTES_MAX {
+            scratch.trim();
+        }
+        self.scratches.lock().unwrap_or_else(PoisonError::into_inner).push(scratch);
+        if done.is_err() {
+            out.truncate(start);
+        } else if let Some((memo, key)) = memo {
+            memo.remember(key, out.get(start..).unwrap_or_default());
+        }
+        done
+    }
+
+    fn encode_plain_text(
+        &self,
+        text: &str,
+        scratch: &mut Scratch,
+        out: &mut Vec<u32>,
+    ) -> Result<(), TokenizeError> {
+        let normalized =
+            normalize_all(self.stages.get_normalizers(), text, INSIDE).map_err(engine)?;
+        self.encode_words(&normalized, scratch, out)
+    }
+
     fn encode(
         &self,
         text: &str,
@@ -261,24 +314,33 @@ impl Tokenizer {
                 }
                 CrateSegment::Text { text, .. } => text,
             };
-            let Scratch { split, words, model } = scratch;
-            words.clear();
-            self.stages.get_pre_tokenizer().pre_tokenize(text, split, words).map_err(engine)?;
-            match (&self.bpe, model) {
-                (Some(bpe), ModelScratch::Bpe(model)) => bpe.encode_words(text, words, model, out),
-                (None, ModelScratch::Library { model, tokens }) => {
-                    tokens.clear();
-                    self.stages
-                        .get_model()
-                        .tokenize_spans(text, words, model, tokens)
-                        .map_err(engine)?;
-                    out.extend_from_slice(PipelineToken::cast_slice(tokens));
-                }
-                _ => {
-                    return Err(TokenizeError::Engine {
-                        detail: "buffers of another model".into(),
-                    });
-                }
+            self.encode_words(text, scratch, out)?;
+        }
+        Ok(())
+    }
+
+    /// Encodes normalized text without added tokens.
+    fn encode_words(
+        &self,
+        text: &str,
+        scratch: &mut Scratch,
+        out: &mut Vec<u32>,
+    ) -> Result<(), TokenizeError> {
+        let Scratch { split, words, model } = scratch;
+        words.clear();
+        self.stages.get_pre_tokenizer().pre_tokenize(text, split, words).map_err(engine)?;
+        match (&self.bpe, model) {
+            (Some(bpe), ModelScratch::Bpe(model)) => bpe.encode_words(text, words, model, out),
+            (None, ModelScratch::Library { model, tokens }) => {
+                tokens.clear();
+                self.stages
+                    .get_model()
+                    .tokenize_spans(text, words, model, tokens)
+                    .map_err(engine)?;
+                out.extend_from_slice(PipelineToken::cast_slice(tokens));
+            }
+            _ => {
+                return Err(TokenizeError::Engine { detail: "buffers of another model".into() });
             }
         }
         Ok(())

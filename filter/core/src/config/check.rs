@@ -8,7 +8,8 @@ use ahash::AHashSet;
 use warmpath_template::ContentFormat;
 
 use super::raw::{
-    RawBackend, RawConfig, RawContentFormat, RawDecisions, RawModel, RawPush, RawScrape,
+    RawBackend, RawChatFormat, RawConfig, RawContentFormat, RawDecisions, RawModel, RawPush,
+    RawScrape,
 };
 use super::{
     Apis, Backend, BundleSource, ChatConfig, Config, ConfigError, Decisions, Drain, Model,
@@ -20,7 +21,7 @@ use crate::limits::{
     INDEX_BUCKETS_CEILING, INDEX_BUCKETS_DEFAULT, MODELS_MAX, NAME_BYTES_MAX, SCRAPE_MS_MAX,
     SCRAPE_MS_MIN,
 };
-use crate::request::Api;
+use crate::request::{Api, ChatFormat};
 use crate::score::Weights;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -263,6 +264,11 @@ impl Check {
                     },
                     hides_unused_tools: model.exclude_tools_when_tool_choice_none,
                     shows_named_tool_only: model.named_tool_only,
+                    chat_format: match model.chat_format {
+                        RawChatFormat::Auto => None,
+                        RawChatFormat::Template => Some(ChatFormat::Template),
+                        RawChatFormat::Harmony => Some(ChatFormat::Harmony),
+                    },
                 },
                 block_size_tokens: NonZeroU32::new(block_size).unwrap_or(NonZeroU32::MIN),
                 streamed_usage: model.streamed_usage,

@@ -215,6 +215,9 @@ pub struct RawModel {
     /// Whether the engine puts only the tool that `tool_choice` names into the prompt, as SGLang does.
     #[serde(default)]
     pub named_tool_only: bool,
+    /// What the engine writes chats with.
+    #[serde(default)]
+    pub chat_format: RawChatFormat,
     /// Tokens in one KV block of the engines. What engines report takes its place.
     #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = BLOCK_SIZE_TOKENS_MAX), extend("default" = BLOCK_SIZE_TOKENS_DEFAULT)))]
@@ -224,6 +227,24 @@ pub struct RawModel {
     pub streamed_usage: StreamedUsage,
     /// Where the filter gets the model's bundle.
     pub bundle: RawBundle,
+}
+
+/// What an engine writes chats with.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[cfg_attr(
+    feature = "schema",
+    derive(schemars::JsonSchema, serde::Serialize),
+    schemars(rename = "ChatFormat")
+)]
+pub enum RawChatFormat {
+    /// Harmony for gpt-oss models, as vLLM does, and the template for all others.
+    #[default]
+    Auto,
+    /// The model's chat template: SGLang and llama.cpp, for gpt-oss too.
+    Template,
+    /// OpenAI's Harmony format.
+    Harmony,
 }
 
 /// The values of the engine's own option.

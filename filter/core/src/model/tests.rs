@@ -3,7 +3,7 @@ use std::fmt::Write as _;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::request::{Api, parse};
+use crate::request::{Api, ChatFormat, parse, parse_for};
 
 #[path = "../../tests/support/model.rs"]
 mod support;
@@ -44,6 +44,73 @@ fn completions_get_the_tokenizers_special_tokens_and_chats_the_templates() {
     assert_eq!(shown(&model, Api::ChatCompletions, &chat), "<s>user:hi\na:");
     // This API asks for them although the template writes its own.
     assert_eq!(shown(&model, Api::Responses, &json!({"input": "hi"})), "<s><s>user:hi\na:");
+}
+
+/// A model that speaks Harmony: what begins with `<s>` is its template's.
+fn harmony_model() -> (Model, Vec<&'static str>) {
+    let added: Vec<&str> = ["<s>"].into_iter().chain(Mark::ALL.map(Mark::text)).collect();
+    (Model::from_bundle(support::bundle_with(PLAIN, &added), 7).expect("loads"), added)
+}
+
+fn in_harmony(model: &Model, config: &ChatConfig, body: &Value) -> Result<Vec<u32>, PromptError> {
+    let body = body.to_string();
+    let request = parse_for(Api::ChatCompletions, body.as_bytes(), |_| ChatFormat::Harmony);
+    Ok(prompt(Some(model), request.expect("parses"), config, NOW)?.tokens)
+}
+
+#[test]
+fn marks_in_a_text_are_its_letters() {
+    let (model, added) = harmony_model();
+    assert!(model.speaks_harmony() && !self::model(PLAIN).speaks_harmony());
+    let body = |text: &str| json!({"messages": [{"role": "user", "content": text}]});
+    let ids = |text: &str| in_harmony(&model, &ChatConfig::default(), &body(text)).unwrap();
+    let marks = |ids: &[u32]| ids.iter().filter(|id| **id >= 256).count();
+    let (plain, marked) = (ids(""), ids("<|end|><|start|>"));
+    assert_eq!(marks(&plain), marks(&marked));
+    assert_eq!(plain.len() + "<|end|><|start|>".len(), marked.len());
+    // Again, now that the memo knows the texts.
+    assert_eq!(ids("<|end|><|start|>"), marked);
+    let text: String = plain
+        .iter()
+        .map(|id| match id.checked_sub(256) {
+            Some(mark) => added[mark as usize].to_owned(),
+            None => char::from(*id as u8).to_string(),
+        })
+        .collect();
+    assert!(text.starts_with("<|start|>system<|message|>You are ChatGPT"), "{text}");
+    assert!(text.contains("Current date: 2025-06-15\n\nReasoning: medium\n"), "{text}");
+    assert!(text.ends_with("<|end|><|start|>user<|message|><|end|><|start|>assistant"), "{text}");
+}
+
+#[test]
+fn functions_are_shown_in_harmony_as_the_configuration_says() {
+    let (model, _) = harmony_model();
+    let function = |name: &str| json!({"type": "function", "function": {"name": name}});
+    let ids = |choice: Value, hides_unused_tools: bool, shows_named_tool_only: bool| {
+        let body = json!({"messages": [{"role": "user", "content": "hi"}], "tool_choice": choice,
+            "tools": [function("a"), function("b")]});
+        let config =
+            ChatConfig { hides_unused_tools, shows_named_tool_only, ..ChatConfig::default() };
+        in_harmony(&model, &config, &body).unwrap().len()
+    };
+    let named = json!({"type": "function", "function": {"name": "b"}});
+    let all = ids(json!("auto"), false, false);
+    assert_eq!(ids(json!("none"), false, false), all);
+    assert_eq!(ids(named.clone(), false, false), all);
+    assert!(ids(json!("none"), true, false) < ids(named, false, true));
+}
+
+#[test]
+fn what_harmony_cannot_show_has_a_name() {
+    let (model, _) = harmony_model();
+    let chat = |tools: Value| json!({"messages": [], "tools": tools});
+    let long = "x".repeat(PROMPT_BYTES_MAX);
+    let tools = json!([{"type": "function", "function": {"name": "f", "description": long}}]);
+    let result = in_harmony(&model, &ChatConfig::default(), &chat(tools));
+    assert!(matches!(result, Err(PromptError::TooLong(_))), "{result:?}");
+    // A model without the marks cannot speak it.
+    let result = in_harmony(&self::model(PLAIN), &ChatConfig::default(), &chat(json!([])));
+    assert!(matches!(result, Err(PromptError::NoTemplate)), "{result:?}");
 }
 
 #[test]

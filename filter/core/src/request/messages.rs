@@ -187,9 +187,8 @@ impl Turn<'_> {
         Message {
             role: self.role.to_owned(),
             content: (!self.parts.is_empty()).then_some(self.parts),
-            // Only an assistant's calls and thoughts reach the template.
-            tool_calls: if self.role == "assistant" { self.tool_calls } else { Vec::new() },
-            reasoning: self.reasoning.filter(|_| self.role == "assistant"),
+            tool_calls: self.tool_calls,
+            reasoning: self.reasoning,
             ..Message::default()
         }
     }

@@ -6,8 +6,8 @@ use warmpath_bundle::{BundleSource, SpecialTokens, write};
 /// The added tokens; their ids start at 256.
 pub const ADDED: [&str; 4] = ["<s>", "</s>", "<|image_pad|>", "<audio>"];
 
-/// A tokenizer of single bytes; added tokens follow, and `<s>` goes before texts that ask for it.
-fn tokenizer_json() -> String {
+/// A tokenizer of single bytes; `added` tokens follow, and the first goes before texts that ask for it.
+fn tokenizer_json(added: &[&str]) -> String {
     let mut vocab = serde_json::Map::new();
     let mut shifted = 0_u32;
     for byte in 0..=255_u8 {
@@ -20,7 +20,8 @@ fn tokenizer_json() -> String {
         };
         vocab.insert(shown.to_string(), u32::from(byte).into());
     }
-    let added: Vec<Value> = ADDED
+    let first = added.first().expect("an added token");
+    let added: Vec<Value> = added
         .iter()
         .enumerate()
         .map(|(index, content)| {
@@ -34,11 +35,11 @@ fn tokenizer_json() -> String {
         "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true,
             "use_regex": false},
         "post_processor": {"type": "TemplateProcessing",
-            "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}},
+            "single": [{"SpecialToken": {"id": first, "type_id": 0}},
                 {"Sequence": {"id": "A", "type_id": 0}}],
             "pair": [{"Sequence": {"id": "A", "type_id": 0}},
                 {"Sequence": {"id": "B", "type_id": 1}}],
-            "special_tokens": {"<s>": {"id": "<s>", "ids": [256], "tokens": ["<s>"]}}},
+            "special_tokens": {*first: {"id": first, "ids": [256], "tokens": [first]}}},
         "model": {"type": "BPE", "dropout": null, "unk_token": null,
             "continuing_subword_prefix": null, "end_of_word_suffix": null, "fuse_unk": false,
             "byte_fallback": false, "ignore_merges": false, "vocab": vocab, "merges": []},
@@ -48,12 +49,21 @@ fn tokenizer_json() -> String {
 
 /// A bundle of that tokenizer and a chat template; an empty one is none.
 pub fn bundle(template: &str) -> Vec<u8> {
+    bundle_with(template, &ADDED)
+}
+
+/// The same with other added tokens.
+#[allow(dead_code, reason = "not every user of this file needs it")]
+pub fn bundle_with(template: &str, added: &[&str]) -> Vec<u8> {
     let templates = [("default".to_owned(), template.to_owned())];
     let templates = if template.is_empty() { &[][..] } else { &templates };
-    let special = SpecialTokens { bos_token: Some("<s>".to_owned()), ..SpecialTokens::default() };
+    let special = SpecialTokens {
+        bos_token: added.first().map(|&first| first.to_owned()),
+        ..SpecialTokens::default()
+    };
     write(&BundleSource {
         name: "m",
-        tokenizer_json: &tokenizer_json(),
+        tokenizer_json: &tokenizer_json(added),
         templates,
         special: &special,
     })

@@ -9,7 +9,7 @@ use minijinja::{Error, State, Value};
 use super::args::{bind, str_arg};
 use super::repr::{as_f64, check_len, write_float};
 use crate::limits::VALUE_DEPTH_MAX;
-use crate::value::{as_dict, dict_entries, fail, iterate, type_name};
+use crate::value::{as_dict, dict_entries, fail, iterate, to_value, type_name};
 
 struct Dumper {
     ascii: bool,
@@ -52,6 +52,20 @@ pub(crate) fn tojson(_state: &mut State<'_, '_>, args: &[Value]) -> Result<Value
     };
     dumper.value(&value.unwrap_or_default(), 0)?;
     Ok(Value::from(dumper.out))
+}
+
+/// Python's `json.dumps(value)`: ASCII only, on one line. `None` for a value that is too deep or too long.
+pub(crate) fn dumps(value: &serde_json::Value) -> Option<String> {
+    let mut dumper = Dumper {
+        ascii: true,
+        indent: None,
+        item_separator: ", ".to_owned(),
+        key_separator: ": ".to_owned(),
+        sort_keys: false,
+        out: String::new(),
+    };
+    dumper.value(&to_value(value, VALUE_DEPTH_MAX)?, 0).ok()?;
+    Some(dumper.out)
 }
 
 impl Dumper {

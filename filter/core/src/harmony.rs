@@ -1,0 +1,295 @@
+//! Prompts in OpenAI's Harmony format, which gpt-oss models speak.
+//!
+//! vLLM does not use these models' chat template: it turns a chat into Harmony messages and writes
+//! these itself. In: a [`Conversation`], made by [`crate::request`]. Out: [`Piece`]s: marks, which are
+//! special tokens, and texts, each tokenized on its own and without special tokens in it, so that what
+//! looks like a mark in a text is none.
+//!
+//! What is done here is what vLLM 0.32 does; `integration/vectors/vllm/harmony.jsonl` holds it to that.
+
+mod schema;
+
+use std::borrow::Cow;
+
+use serde_json::Value;
+use warmpath_template::CivilTime;
+
+use crate::limits::PROMPT_BYTES_MAX;
+use schema::TypeScript;
+
+/// What stands before the date in every prompt.
+const SYSTEM_BEFORE_DATE: &str = "You are ChatGPT, a large language model trained by OpenAI.\n\
+    Knowledge cutoff: 2024-06\nCurrent date: ";
+
+/// What stands at the end of every system message.
+const CHANNELS: &str = "\n\n# Valid channels: analysis, commentary, final. Channel must be included \
+    for every message.";
+
+/// What a system message says further where there are functions.
+const FUNCTION_CHANNEL: &str =
+    "\nCalls to these tools must go to the commentary channel: 'functions'.";
+
+/// How hard the model is to think.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Effort {
+    /// A little.
+    Low,
+    /// What is done unless asked otherwise.
+    #[default]
+    Medium,
+    /// Much.
+    High,
+}
+
+impl Effort {
+    /// The effort called `name`; `None` for those that Harmony does not have.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        [Self::Low, Self::Medium, Self::High].into_iter().find(|effort| effort.name() == name)
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Low => "low",
+            Self::Medium => "medium",
+            Self::High => "high",
+        }
+    }
+}
+
+/// A conversation, as far as its request tells.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Conversation {
+    /// How hard the model is to think.
+    pub effort: Effort,
+    /// What the first message or the request's own field tells the model to do.
+    pub instructions: Option<String>,
+    /// The functions that it may call.
+    pub functions: Vec<Function>,
+    /// Whether `tool_choice` forbids functions.
+    pub is_tool_use_off: bool,
+    /// The function that `tool_choice` names.
+    pub named_tool: Option<String>,
+    /// The messages, in order.
+    pub messages: Vec<Message>,
+}
+
+/// A function that the model may call.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Function {
+    /// Its name.
+    pub name: String,
+    /// What it does; empty without.
+    pub description: String,
+    /// A JSON schema of its arguments.
+    pub parameters: Option<Value>,
+}
+
+/// A message. Where it has several texts, each is tokenized on its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// Instructions among the other messages.
+    Developer(String),
+    /// The user's.
+    User(Vec<String>),
+    /// The assistant's thoughts.
+    Analysis(String),
+    /// What the assistant says before it calls a function.
+    Commentary(String),
+    /// The assistant's answer.
+    Final(Vec<String>),
+    /// A call of a function.
+    Call {
+        /// The function's name.
+        function: String,
+        /// The arguments, JSON as a rule.
+        arguments: String,
+    },
+    /// What a function returned.
+    Returned {
+        /// The function's name; empty when its call is not there.
+        function: String,
+        /// What it returned.
+        output: String,
+    },
+}
+
+/// A special token of the format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mark {
+    /// Opens a message.
+    Start,
+    /// Opens its text.
+    Message,
+    /// Stands before the channel's name.
+    Channel,
+    /// Closes a message.
+    End,
+    /// Closes a call.
+    Call,
+}
+
+impl Mark {
+    /// All marks.
+    pub const ALL: [Self; 5] = [Self::Start, Self::Message, Self::Channel, Self::End, Self::Call];
+
+    /// The special token's text.
+    #[must_use]
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::Start => "<|start|>",
+            Self::Message => "<|message|>",
+            Self::Channel => "<|channel|>",
+            Self::End => "<|end|>",
+            Self::Call => "<|call|>",
+        }
+    }
+}
+
+/// A piece of a prompt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Piece<'a> {
+    /// A special token.
+    Mark(Mark),
+    /// A text without special tokens.
+    Text(Cow<'a, str>),
+}
+
+/// The tool descriptions are longer than a prompt may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the tool descriptions take more than {PROMPT_BYTES_MAX} bytes")]
+pub struct TooLong;
+
+impl Conversation {
+    /// The pieces of the prompt on the day of `now`, the opening of the assistant's turn included.
+    ///
+    /// # Errors
+    /// [`TooLong`].
+    pub fn pieces(&self, now: CivilTime) -> Result<Vec<Piece<'_>>, TooLong> {
+        let mut writer = Writer { pieces: Vec::with_capacity(16 + 8 * self.messages.len()) };
+        writer.message("system", None, [self.system(now)]);
+        let instructions = self.instructions.as_deref();
+        if instructions.is_some_and(|it| !it.is_empty()) || !self.functions.is_empty() {
+            writer.message("developer", None, [developer(instructions, &self.functions)?]);
+        }
+        let is_final = |message: &Message| matches!(message, Message::Final(_));
+        let last_final = self.messages.iter().rposition(is_final).unwrap_or(0);
+        for (at, message) in self.messages.iter().enumerate() {
+            // Thoughts that led to an answer are not shown again.
+            if at >= last_final || !matches!(message, Message::Analysis(_)) {
+                writer.add(message);
+            }
+        }
+        writer.mark(Mark::Start);
+        writer.text("assistant");
+        Ok(writer.pieces)
+    }
+
+    fn system(&self, now: CivilTime) -> String {
+        let CivilTime { year, month, day, .. } = now;
+        let effort = self.effort.name();
+        let functions = if self.functions.is_empty() { "" } else { FUNCTION_CHANNEL };
+        format!(
+            "{SYSTEM_BEFORE_DATE}{year:04}-{month:02}-{day:02}\n\nReasoning: {effort}{CHANNELS}{functions}"
+        )
+    }
+}
+
+fn developer(instructions: Option<&str>, functions: &[Function]) -> Result<String, TooLong> {
+    let mut text = String::new();
+    if let Some(instructions) = instructions {
+        text.push_str("# Instructions\n\n");
+        text.push_str(instructions);
+    }
+    if functions.is_empty() {
+        return Ok(text);
+    }
+    if !text.is_empty() {
+        text.push_str("\n\n");
+    }
+    let mut tools = TypeScript::after(text, PROMPT_BYTES_MAX);
+    tools.push("# Tools\n\n## functions\n\nnamespace functions {\n\n");
+    for function in functions {
+        for line in function.description.lines() {
+            tools.comment("", line);
+        }
+        tools.push("type ");
+        tools.push(&function.name);
+        match &function.parameters {
+            Some(schema) => {
+                tools.push(" = (_: ");
+                tools.schema(schema, "");
+                tools.push(") => any;\n\n");
+            }
+            None => tools.push(" = () => any;\n\n"),
+        }
+    }
+    tools.push("} // namespace functions");
+    tools.finish().ok_or(TooLong)
+}
+
+struct Writer<'a> {
+    pieces: Vec<Piece<'a>>,
+}
+
+impl<'a> Writer<'a> {
+    fn mark(&mut self, mark: Mark) {
+        self.pieces.push(Piece::Mark(mark));
+    }
+
+    fn text(&mut self, text: impl Into<Cow<'a, str>>) {
+        self.pieces.push(Piece::Text(text.into()));
+    }
+
+    fn message<T: Into<Cow<'a, str>>>(
+        &mut self,
+        author: &'a str,
+        channel: Option<&'a str>,
+        texts: impl IntoIterator<Item = T>,
+    ) {
+        self.mark(Mark::Start);
+        self.text(author);
+        if let Some(channel) = channel {
+            self.mark(Mark::Channel);
+            self.text(channel);
+        }
+        self.mark(Mark::Message);
+        for text in texts {
+            self.text(text);
+        }
+        self.mark(Mark::End);
+    }
+
+    fn add(&mut self, message: &'a Message) {
+        match message {
+            Message::Developer(text) => {
+                self.message("developer", None, [format!("# Instructions\n\n{text}")]);
+            }
+            Message::User(texts) => self.message("user", None, texts),
+            Message::Analysis(text) => self.message("assistant", Some("analysis"), [text]),
+            Message::Commentary(text) => self.message("assistant", Some("commentary"), [text]),
+            Message::Final(texts) => self.message("assistant", Some("final"), texts),
+            Message::Call { function, arguments } => {
+                self.mark(Mark::Start);
+                self.text("assistant");
+                self.text(format!(" to=functions.{function}"));
+                self.mark(Mark::Channel);
+                self.text("commentary");
+                self.text(" json");
+                self.mark(Mark::Message);
+                self.text(arguments);
+                self.mark(Mark::Call);
+            }
+            Message::Returned { function, output } => {
+                self.mark(Mark::Start);
+                self.text(format!("functions.{function}"));
+                self.mark(Mark::Channel);
+                self.text("commentary");
+                self.text(" to=assistant");
+                self.mark(Mark::Message);
+                self.text(output);
+                self.mark(Mark::End);
+            }
+        }
+    }
+}
