@@ -221,6 +221,8 @@ pub struct Model {
     pub adapters: Vec<String>,
     /// Tokens in one KV block of the engines.
     pub block_size_tokens: NonZeroU32,
+    /// Tokens of the model's attention windows, 0 without any; `None` where the tokenizer tells.
+    pub sliding_window_tokens: Option<u32>,
     /// How the engines prepare chats for the template.
     pub chat: ChatConfig,
     /// Whether streamed answers are made to carry their usage.

@@ -7,6 +7,7 @@ use crate::metrics::Reason;
 use crate::model::PromptError;
 use crate::request::RequestError;
 use crate::score::Match;
+use crate::window::Window;
 
 /// What was decided.
 #[derive(Clone, Debug, PartialEq)]
@@ -65,6 +66,8 @@ pub struct PlacedPrompt {
     pub path: Path,
     /// Blocks that the picked backend probably holds.
     pub matched: Match,
+    /// The model's attention window, if its cache is kept for one.
+    pub window: Option<Window>,
     /// Tokens in a block.
     pub block_size_tokens: u32,
     /// Tokens that the picked backend is predicted to have cached.

@@ -10,7 +10,7 @@ use crate::config::{Backend, Config, Source};
 use crate::endpoints;
 use crate::health::{self, HealthTable};
 use crate::ids::NowMs;
-use crate::index::{Change, Holder, Index, Path, Touch};
+use crate::index::{Change, Holder, Index, Sent, Touch};
 use crate::load::{Ledger, PrefillTime, Ticket, Work};
 use crate::residency::{self, Activity, Clock, Evidence, Mark};
 use crate::route::{Decision, PlacedPrompt};
@@ -411,9 +411,15 @@ impl<S: SharedStore> Writer<'_, S> {
                 clock.epoch.saturating_sub(holder.epoch) as f32
             }
         };
-        let path: &Path = &prompt.path;
+        let cacheable =
+            prompt.prompt_tokens.saturating_sub(1) as u32 / prompt.block_size_tokens.max(1);
+        let retained = prompt.window.map(|window| {
+            window.retains(cacheable as usize, matched.common_blocks, matched.sent_blocks)
+        });
+        let retained = retained.unwrap_or_default();
+        let sent = Sent { hashes: &prompt.hashes, path: &prompt.path, retained: &retained };
         let index = Index::new(self.config.index_buckets);
-        let entered = index.enter(self.store, &prompt.hashes, path, touch, &staleness);
+        let entered = index.enter(self.store, sent, touch, &staleness);
         written.added_blocks += entered.added_blocks as u64;
         written.evicted_blocks += entered.evicted_blocks as u64;
         written.lost_updates += entered.lost_updates as u64;

@@ -79,5 +79,6 @@ pub mod standing;
 pub mod status;
 pub mod store;
 pub mod turn;
+pub mod window;
 pub mod wire;
 pub mod withhold;

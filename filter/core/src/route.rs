@@ -13,7 +13,7 @@ pub use crate::decision::{Decision, Fallback, Pick, PlacedPrompt, Refusal};
 use crate::explore::Explorer;
 use crate::health::HealthTable;
 use crate::ids::{BackendId, BackendIndex, BlockHash, NowMs, TokenId};
-use crate::index::{Index, Path};
+use crate::index::{Holder, Index, Path};
 use crate::load::Ledger;
 use crate::metrics::Reason;
 use crate::model::{self, Model};
@@ -24,6 +24,7 @@ use crate::residency::{self, Clock};
 use crate::score::{self, Cost, Demand, Match, Offer};
 use crate::standing::{self, Asked, Standing};
 use crate::store::{SharedStore, StoreError};
+use crate::window::Window;
 
 /// Output tokens expected of a request that names no limit, or a high one: engines' users ask for
 /// far more than they get.
@@ -32,6 +33,9 @@ const OUTPUT_TOKENS_EXPECTED: u32 = 256;
 /// Prompts are told apart for tie-breaking by their first 256 tokens of 16-token blocks: enough to
 /// separate tenants, short enough that a chat's turns agree.
 const AFFINITY_BLOCKS: usize = 16;
+
+/// The attention window of models that speak Harmony: every other layer of gpt-oss has one.
+const HARMONY_WINDOW_TOKENS: u32 = 128;
 
 /// Everything that a decision reads and does not change.
 pub struct Router<'a, S> {
@@ -166,10 +170,27 @@ impl<S: SharedStore> Router<'_, S> {
             None => Cow::Borrowed(path),
         };
         let clocks = self.clocks(&path, size)?;
-        Ok(score::matches(&path, |holder| {
+        let weight = |holder: &Holder| {
             let clock = clocks.get(&holder.backend);
             clock.map_or(0.0, |clock| clock.weight(holder.generation, holder.epoch))
-        }))
+        };
+        Ok(match self.window(prompt) {
+            Some(window) => {
+                let cacheable = blocks::cacheable_blocks(prompt.prompt_tokens, size);
+                let hits = window.hits(&path, cacheable);
+                let hit = |backend| hits.get(&backend).copied().unwrap_or(0);
+                score::matches_within(&path, hit, weight)
+            }
+            None => score::matches(&path, weight),
+        })
+    }
+
+    /// The attention window of a prompt's model: as configured, else by its tokenizer.
+    fn window(&self, prompt: &TokenizedPrompt) -> Option<Window> {
+        let configured = self.config.models.get(prompt.model_index)?.sliding_window_tokens;
+        let model = self.models.get(prompt.model_index).and_then(Option::as_deref);
+        let known = || model.filter(|it| it.speaks_harmony()).map(|_| HARMONY_WINDOW_TOKENS);
+        Window::new(configured.or_else(known)?, self.block_size_tokens(prompt))
     }
 
     /// Decides, given what is believed of each backend's cache.
@@ -180,7 +201,7 @@ impl<S: SharedStore> Router<'_, S> {
         path: Path,
         matches: &AHashMap<BackendId, Match>,
     ) -> Decision {
-        let demand = self.demand(&prompt);
+        let (demand, window) = (self.demand(&prompt), self.window(&prompt));
         let resident = |found: &Match| found.resident_blocks;
         let asked = Asked {
             model_index: Some(prompt.model_index),
@@ -192,7 +213,7 @@ impl<S: SharedStore> Router<'_, S> {
         };
         let candidates = standing::candidates(&standings);
         if self.explores(matches) {
-            let prompt = Some(placed(prompt, &demand, path, None));
+            let prompt = Some(placed(prompt, (&demand, window), path, None));
             return Decision::Fallback(Fallback { order: vec![], reason: Reason::Explore, prompt });
         }
         let inputs = Inputs { session: prompt.session, ..self.inputs(affinity(&prompt.hashes)) };
@@ -205,11 +226,11 @@ impl<S: SharedStore> Router<'_, S> {
             Some(picked) => Decision::Pick(Pick {
                 reason: reason(self.config.policy, picked.id, matches),
                 downgraded,
-                prompt: placed(prompt, &demand, path, matches.get(&picked.id)),
+                prompt: placed(prompt, (&demand, window), path, matches.get(&picked.id)),
                 order,
             }),
             None => {
-                let prompt = placed(prompt, &demand, path, None);
+                let prompt = placed(prompt, (&demand, window), path, None);
                 self.without_candidates(&standings, Some(prompt))
             }
         }
@@ -479,7 +500,7 @@ fn reason(policy: Policy, picked: BackendId, matches: &AHashMap<BackendId, Match
 
 fn placed(
     prompt: TokenizedPrompt,
-    demand: &Demand,
+    (demand, window): (&Demand, Option<Window>),
     path: Path,
     matched: Option<&Match>,
 ) -> PlacedPrompt {
@@ -491,6 +512,7 @@ fn placed(
         hashes: prompt.hashes,
         path,
         matched,
+        window,
         block_size_tokens: demand.block_size_tokens,
         cached_tokens: (cached_blocks as u32).saturating_mul(demand.block_size_tokens),
         output_tokens: demand.output_tokens,

@@ -65,8 +65,10 @@ impl Default for Weights {
 /// What the residency estimate says about one backend and one prompt.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Match {
-    /// Leading blocks that were sent there, resident or not.
+    /// Leading blocks that were sent there, resident or not, up to where a hit may end.
     pub sent_blocks: usize,
+    /// Leading blocks that were sent there at all.
+    pub common_blocks: usize,
     /// Leading blocks that were sent there and are not surely gone.
     pub held_blocks: usize,
     /// Expected number of leading blocks still resident: at most `held_blocks`.
@@ -81,16 +83,31 @@ pub struct Match {
 /// is still there.
 #[must_use]
 pub fn matches(path: &Path, weight: impl Fn(&Holder) -> f32) -> AHashMap<BackendId, Match> {
+    matches_within(path, |_| usize::MAX, weight)
+}
+
+/// The same where a holder's hit ends after so many blocks as `hit` says.
+#[must_use]
+pub fn matches_within(
+    path: &Path,
+    hit: impl Fn(BackendId) -> usize,
+    weight: impl Fn(&Holder) -> f32,
+) -> AHashMap<BackendId, Match> {
     let mut matches: AHashMap<BackendId, Match> = AHashMap::new();
     let mut weights: AHashMap<BackendId, f64> = AHashMap::new();
     for segment in &path.segments {
         for holder in &segment.holders {
             let found = matches.entry(holder.backend).or_default();
             // A gap means that what follows is unreachable: caches match from the first block on.
-            if found.sent_blocks != segment.start {
+            if found.common_blocks != segment.start {
                 continue;
             }
             let blocks = segment.matched.min(usize::from(holder.depth));
+            found.common_blocks += blocks;
+            let blocks = blocks.min(hit(holder.backend).saturating_sub(segment.start));
+            if blocks == 0 {
+                continue;
+            }
             found.sent_blocks += blocks;
             // Engines free a prefix tail first, so a block is never likelier there than the one
             // before it.
@@ -107,7 +124,7 @@ pub fn matches(path: &Path, weight: impl Fn(&Holder) -> f32) -> AHashMap<Backend
             found.epochs.push((holder.epoch, blocks as u32));
         }
     }
-    matches.retain(|_, found| found.sent_blocks > 0);
+    matches.retain(|_, found| found.common_blocks > 0);
     matches
 }
 
@@ -207,7 +224,7 @@ mod tests {
     const B: BackendId = BackendId(2);
 
     fn holder(backend: BackendId, depth: u8) -> Holder {
-        Holder { backend, epoch: 0, generation: 0, depth, shared_depth: 0 }
+        Holder { backend, epoch: 0, generation: 0, depth, shared_depth: 0, retained: 0 }
     }
 
     fn segment(start: usize, matched: usize, holders: Vec<Holder>) -> Segment {

@@ -7,10 +7,10 @@ use xxhash_rust::xxh3::xxh3_64;
 
 /// Version of every stored value's layout; part of the key prefix too, so that a filter upgrade
 /// never reads its predecessor's values.
-pub const LAYOUT_VERSION: u8 = 1;
+pub const LAYOUT_VERSION: u8 = 2;
 
 /// Prefix of every key.
-pub const KEY_PREFIX: &str = "wp1";
+pub const KEY_PREFIX: &str = "wp2";
 
 /// Key of what belongs to one configuration or model, by its name; `kind` tells what.
 #[must_use]

@@ -101,6 +101,7 @@ fn a_pick_that_residency_changed_is_marked() {
         let place = |resident_blocks| {
             let found = Match {
                 sent_blocks: 100,
+                common_blocks: 100,
                 held_blocks: 100,
                 resident_blocks,
                 predicted_blocks: resident_blocks,

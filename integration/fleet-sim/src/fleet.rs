@@ -335,6 +335,7 @@ fn truth(
         if blocks > 0 {
             let found = Match {
                 sent_blocks: blocks,
+                common_blocks: blocks,
                 held_blocks: blocks,
                 resident_blocks: blocks as f64,
                 predicted_blocks: blocks as f64,

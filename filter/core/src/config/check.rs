@@ -271,6 +271,7 @@ impl Check {
                     },
                 },
                 block_size_tokens: NonZeroU32::new(block_size).unwrap_or(NonZeroU32::MIN),
+                sliding_window_tokens: model.sliding_window_tokens,
                 streamed_usage: model.streamed_usage,
                 bundle: BundleSource {
                     authority: model

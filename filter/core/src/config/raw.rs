@@ -218,6 +218,11 @@ pub struct RawModel {
     /// What the engine writes chats with.
     #[serde(default)]
     pub chat_format: RawChatFormat,
+    /// Tokens of the model's sliding attention windows (`sliding_window` in its config.json), where some of its
+    /// layers have one: vLLM keeps what these need only where prompts end or part. 0 where the engine keeps
+    /// all. For gpt-oss models 128 unless given, for others none.
+    #[serde(default)]
+    pub sliding_window_tokens: Option<u32>,
     /// Tokens in one KV block of the engines. What engines report takes its place.
     #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = BLOCK_SIZE_TOKENS_MAX), extend("default" = BLOCK_SIZE_TOKENS_DEFAULT)))]

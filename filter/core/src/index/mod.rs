@@ -19,12 +19,14 @@ mod node;
 mod tests;
 
 use std::num::NonZeroU32;
+use std::ops::Range;
 
 pub use node::{Bucket, Holder, Node, find};
 
 use crate::ids::{BackendId, BlockHash};
 use crate::limits::{NODE_BLOCKS_MAX, PROMPT_BLOCKS_MAX};
 use crate::store::{self, SharedStore, StoreError};
+use crate::window;
 use crate::wire::KEY_PREFIX;
 
 /// The part of a prompt's path that lies in one node.
@@ -60,6 +62,17 @@ impl Path {
         }
         Self { segments, known_blocks: self.known_blocks.min(blocks) }
     }
+}
+
+/// A prompt that is sent to a backend.
+#[derive(Clone, Copy, Debug)]
+pub struct Sent<'a> {
+    /// Its blocks.
+    pub hashes: &'a [BlockHash],
+    /// What [`Index::walk`] found for them.
+    pub path: &'a Path,
+    /// Those that stay there for attention windows ([`crate::window`]).
+    pub retained: &'a [Range<usize>],
 }
 
 /// When and in which life of the backend blocks are touched.
@@ -150,26 +163,27 @@ impl Index {
         Ok(path)
     }
 
-    /// Enters `hashes` as held by `touch.backend`, given what [`Index::walk`] found for them.
+    /// Enters a prompt as held by `touch.backend`.
     ///
     /// Nodes that already say so, with this epoch and for more than one request, are not written.
     /// `staleness` ranks holders when a full bucket must drop a node.
     pub fn enter<S: SharedStore>(
         &self,
         store: &S,
-        hashes: &[BlockHash],
-        path: &Path,
+        sent: Sent<'_>,
         touch: Touch,
         staleness: &dyn Fn(&Holder) -> f32,
     ) -> Entered {
+        let Sent { hashes, path, retained } = sent;
         let hashes = hashes.get(..PROMPT_BLOCKS_MAX).unwrap_or(hashes);
         let mut entered = Entered::default();
         let mut next = 0;
         for (start, end) in runs(hashes.len(), path) {
             next = next.max(end);
             let Some(run) = hashes.get(start..end) else { continue };
+            let run = Run { blocks: run, retained: window::bits(retained, start) };
             let known = path.segments.iter().find(|segment| segment.start == start);
-            if known.is_some_and(|segment| is_current(segment, run.len(), touch)) {
+            if known.is_some_and(|segment| is_current(segment, run, touch)) {
                 continue;
             }
             self.enter_run(store, run, touch, staleness, &mut entered);
@@ -180,12 +194,12 @@ impl Index {
     fn enter_run<S: SharedStore>(
         &self,
         store: &S,
-        run: &[BlockHash],
+        run: Run<'_>,
         touch: Touch,
         staleness: &dyn Fn(&Holder) -> f32,
         entered: &mut Entered,
     ) {
-        let Some(&key) = run.first() else { return };
+        let Some(&key) = run.blocks.first() else { return };
         let mut depth_before = 0;
         let mut added = 0;
         let mut evicted = 0;
@@ -201,7 +215,7 @@ impl Index {
         }
         entered.added_blocks += added;
         entered.evicted_blocks += evicted;
-        if usize::from(depth_before) < run.len() {
+        if usize::from(depth_before) < run.blocks.len() {
             entered.changes.push(Change { key, depth_before });
         }
     }
@@ -226,6 +240,7 @@ impl Index {
                 let depth = change.depth_before.max(holder.shared_depth);
                 done.is_shared = depth > change.depth_before;
                 holder.depth = holder.depth.min(depth);
+                holder.retained &= window::leading_bits(holder.depth);
                 node.holders.retain(|holder| holder.depth > 0);
                 // Blocks that nobody holds any more would only lengthen walks.
                 let depth = node.holders.iter().map(|holder| holder.depth).max().unwrap_or(0);
@@ -285,17 +300,27 @@ fn runs(blocks: usize, path: &Path) -> Vec<(usize, usize)> {
     runs
 }
 
-fn is_current(segment: &Segment, run_blocks: usize, touch: Touch) -> bool {
+/// A part of a prompt that one node holds.
+#[derive(Clone, Copy)]
+struct Run<'h> {
+    blocks: &'h [BlockHash],
+    /// As in [`Holder::retained`].
+    retained: u64,
+}
+
+fn is_current(segment: &Segment, run: Run<'_>, touch: Touch) -> bool {
     segment.holders.iter().any(|holder| {
         holder.backend == touch.backend
             && holder.epoch == touch.epoch
             && holder.generation == touch.generation
-            && usize::from(holder.depth.min(holder.shared_depth)) >= run_blocks
+            && usize::from(holder.depth.min(holder.shared_depth)) >= run.blocks.len()
+            && holder.retained & run.retained == run.retained
     })
 }
 
 /// Makes `touch.backend` a holder of `run`. Returns its depth before and the blocks added.
-fn upsert(bucket: &mut Bucket, key: BlockHash, run: &[BlockHash], touch: Touch) -> (u8, usize) {
+fn upsert(bucket: &mut Bucket, key: BlockHash, run: Run<'_>, touch: Touch) -> (u8, usize) {
+    let Run { blocks: run, retained } = run;
     let depth = run.len().min(NODE_BLOCKS_MAX) as u8;
     let holder = Holder {
         backend: touch.backend,
@@ -303,6 +328,7 @@ fn upsert(bucket: &mut Bucket, key: BlockHash, run: &[BlockHash], touch: Touch) 
         generation: touch.generation,
         depth,
         shared_depth: 0,
+        retained,
     };
     let Some(node) = bucket.node_mut(key) else {
         bucket.nodes.push(Node { blocks: run.to_vec(), holders: vec![holder] });
@@ -319,7 +345,8 @@ fn upsert(bucket: &mut Bucket, key: BlockHash, run: &[BlockHash], touch: Touch) 
     }
     let depth = depth.min((matched + added) as u8);
     let Some(known) = node.holder_mut(touch.backend) else {
-        node.holders.push(Holder { depth, ..holder });
+        let retained = retained & window::leading_bits(depth);
+        node.holders.push(Holder { depth, retained, ..holder });
         return (0, added);
     };
     // What an older life of the backend held is gone. Blocks that it holds beyond this prompt get
@@ -327,6 +354,8 @@ fn upsert(bucket: &mut Bucket, key: BlockHash, run: &[BlockHash], touch: Touch) 
     let depth_before = if known.generation == touch.generation { known.depth } else { 0 };
     let shared_depth =
         if depth_before == 0 { 0 } else { known.shared_depth.max(depth.min(depth_before)) };
-    *known = Holder { depth: depth.max(depth_before), shared_depth, ..holder };
+    let retained = retained & window::leading_bits(depth);
+    let retained = if depth_before == 0 { retained } else { retained | known.retained };
+    *known = Holder { depth: depth.max(depth_before), shared_depth, retained, ..holder };
     (depth_before, added)
 }

@@ -1,8 +1,8 @@
 //! Nodes, holders, and how a bucket of them is laid out in one stored value.
 //!
 //! Bucket: version, then nodes to the end. Node: block count u8, holder count u8, block hashes
-//! u64 each (the first is the node's key), holders of 12 bytes each: backend u32, epoch u32,
-//! generation u16, depth u8, shared depth u8.
+//! u64 each (the first is the node's key), holders of 20 bytes each: backend u32, epoch u32,
+//! generation u16, depth u8, shared depth u8, retained u64.
 
 use crate::ids::{BackendId, BlockHash};
 use crate::limits::{BUCKET_BYTES_MAX, HOLDERS_MAX, NODE_BLOCKS_MAX};
@@ -10,7 +10,7 @@ use crate::wire::{Reader, Writer};
 
 const NODE_HEADER_BYTES: usize = 2;
 const BLOCK_BYTES: usize = 8;
-const HOLDER_BYTES: usize = 12;
+const HOLDER_BYTES: usize = 20;
 
 /// A backend that holds a node's leading blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +26,9 @@ pub struct Holder {
     pub depth: u8,
     /// How many of these more than one request was sent for: they stay when one of them fails.
     pub shared_depth: u8,
+    /// Which of the node's blocks are retained for attention windows, the first at the lowest bit; see
+    /// [`crate::window`]. 0 for models without windows, which need all blocks and keep them.
+    pub retained: u64,
 }
 
 /// A run of up to 64 consecutive blocks of one prefix, found by the hash of its first block.
@@ -110,6 +113,7 @@ impl Header {
                 generation: reader.u16()?,
                 depth: reader.u8()?,
                 shared_depth: reader.u8()?,
+                retained: reader.u64()?,
             });
         }
         Some(Node { blocks, holders })
@@ -154,6 +158,7 @@ impl Bucket {
                 writer.u16(holder.generation);
                 writer.u8(holder.depth);
                 writer.u8(holder.shared_depth);
+                writer.u64(holder.retained);
             }
         }
         writer.finish()

@@ -27,7 +27,8 @@ fn touch(backend: u32, epoch: u32) -> Touch {
 
 fn enter(index: &Index, store: &MemoryStore, hashes: &[BlockHash], touch: Touch) -> Entered {
     let path = index.walk(store, hashes).unwrap();
-    index.enter(store, hashes, &path, touch, &|holder| 1_000.0 - holder.epoch as f32)
+    let sent = Sent { hashes, path: &path, retained: &[] };
+    index.enter(store, sent, touch, &|holder| 1_000.0 - holder.epoch as f32)
 }
 
 /// Leading blocks that `backend` holds, as the score counts them.
@@ -141,7 +142,7 @@ proptest! {
     #[test]
     fn a_bucket_reads_back_as_written(nodes in prop::collection::vec(
         (prop::collection::vec(any::<u64>(), 1..=64),
-         prop::collection::vec((any::<u32>(), any::<u32>(), any::<u16>(), 1..=64_u8), 0..20)),
+         prop::collection::vec((any::<u32>(), any::<u32>(), any::<u16>(), 1..=64_u8, any::<u64>()), 0..20)),
         0..8,
     )) {
         let bucket = Bucket {
@@ -151,12 +152,13 @@ proptest! {
                     blocks: blocks.into_iter().map(BlockHash).collect(),
                     holders: holders
                         .into_iter()
-                        .map(|(backend, epoch, generation, depth)| Holder {
+                        .map(|(backend, epoch, generation, depth, retained)| Holder {
                             backend: BackendId(backend),
                             epoch,
                             generation,
                             depth,
                             shared_depth: 0,
+                            retained,
                         })
                         .collect(),
                 })

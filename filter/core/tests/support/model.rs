@@ -48,6 +48,7 @@ fn tokenizer_json(added: &[&str]) -> String {
 }
 
 /// A bundle of that tokenizer and a chat template; an empty one is none.
+#[allow(dead_code, reason = "not every user of this file needs it")]
 pub fn bundle(template: &str) -> Vec<u8> {
     bundle_with(template, &ADDED)
 }
