@@ -213,7 +213,7 @@ impl<S: SharedStore> Router<'_, S> {
         };
         let candidates = standing::candidates(&standings);
         if self.explores(matches) {
-            let prompt = Some(placed(prompt, (&demand, window), path, None));
+            let prompt = Some(placed(prompt, &demand, window, path, None));
             return Decision::Fallback(Fallback { order: vec![], reason: Reason::Explore, prompt });
         }
         let inputs = Inputs { session: prompt.session, ..self.inputs(affinity(&prompt.hashes)) };
@@ -226,11 +226,11 @@ impl<S: SharedStore> Router<'_, S> {
             Some(picked) => Decision::Pick(Pick {
                 reason: reason(self.config.policy, picked.id, matches),
                 downgraded,
-                prompt: placed(prompt, (&demand, window), path, matches.get(&picked.id)),
+                prompt: placed(prompt, &demand, window, path, matches.get(&picked.id)),
                 order,
             }),
             None => {
-                let prompt = placed(prompt, (&demand, window), path, None);
+                let prompt = placed(prompt, &demand, window, path, None);
                 self.without_candidates(&standings, Some(prompt))
             }
         }
@@ -500,7 +500,8 @@ fn reason(policy: Policy, picked: BackendId, matches: &AHashMap<BackendId, Match
 
 fn placed(
     prompt: TokenizedPrompt,
-    (demand, window): (&Demand, Option<Window>),
+    demand: &Demand,
+    window: Option<Window>,
     path: Path,
     matched: Option<&Match>,
 ) -> PlacedPrompt {

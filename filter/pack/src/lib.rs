@@ -22,6 +22,9 @@ use warmpath_template::ChatTemplates;
 pub use error::PackError;
 pub use model_dir::ModelFiles;
 
+/// By these the filter knows a model that speaks Harmony.
+const HARMONY_MARKS: [&str; 5] = ["<|start|>", "<|message|>", "<|channel|>", "<|end|>", "<|call|>"];
+
 /// A bundle, and what is known about it.
 #[derive(Debug)]
 pub struct Packed {
@@ -65,6 +68,16 @@ pub fn pack(name: &str, files: &ModelFiles) -> Result<Packed, PackError> {
         return Err(PackError::ReadBack);
     }
     let texts_checked = verify::compare(&mut json, &bundle.tokenizer)?;
+    if let Some(tokens) = files.sliding_window_tokens()? {
+        notes.push(format!(
+            "some layers have a window of {tokens} tokens: set `sliding_window_tokens` to that"
+        ));
+    }
+    if HARMONY_MARKS.iter().all(|mark| bundle.tokenizer.added_token_id(mark).is_some()) {
+        notes.push(
+            "chats are written in Harmony, as by vLLM: set `chat_format` for other engines".into(),
+        );
+    }
     notes.push("prompts were not compared with an engine's: watch the parity metrics".into());
     Ok(Packed { bytes, meta: bundle.meta, templates, special, texts_checked, notes })
 }

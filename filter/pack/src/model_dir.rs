@@ -17,6 +17,8 @@ pub struct ModelFiles {
     pub config_path: Option<PathBuf>,
     /// special_tokens_map.json, if there is one.
     pub special_map_path: Option<PathBuf>,
+    /// config.json, the model's own configuration, if there is one.
+    pub model_config_path: Option<PathBuf>,
     /// Template files as `(template name, path)`, the default first.
     pub template_paths: Vec<(String, PathBuf)>,
 }
@@ -50,6 +52,7 @@ impl ModelFiles {
             tokenizer_path,
             config_path,
             special_map_path: existing("special_tokens_map.json"),
+            model_config_path: existing("config.json"),
             template_paths,
         })
     }
@@ -68,6 +71,17 @@ impl ModelFiles {
             object.extend(map);
         }
         Ok(config)
+    }
+
+    /// Tokens of the model's sliding attention window; `None` without one, or without a config.json.
+    pub(crate) fn sliding_window_tokens(&self) -> Result<Option<u64>, PackError> {
+        let Some(path) = &self.model_config_path else { return Ok(None) };
+        let config = json(path)?;
+        // Models of more than text have their text part's configuration inside.
+        let text = config.get("text_config").unwrap_or(&config);
+        let is_off = text.get("use_sliding_window") == Some(&Value::Bool(false));
+        let tokens = text.get("sliding_window").and_then(Value::as_u64);
+        Ok(tokens.filter(|tokens| *tokens > 0 && !is_off))
     }
 
     /// Chat templates as `(name, source)`: those of files, else that of chat_template.json, else

@@ -236,3 +236,37 @@ fn the_program_fails_with_a_reason_and_writes_nothing() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("tokenizer.json"));
     assert!(!dir.path().join("out.wpb").exists());
 }
+
+#[test]
+fn what_the_filter_must_be_told_of_a_model_is_noted() {
+    let notes = |config: Option<Value>| {
+        let dir = ModelDir::new(&json!({}));
+        if let Some(config) = config {
+            dir.put("config.json", &config.to_string());
+        }
+        dir.pack().expect("packs").notes.join("\n")
+    };
+    let window = "a window of 1024 tokens";
+    assert!(notes(Some(json!({"sliding_window": 1024}))).contains(window));
+    let inside = json!({"text_config": {"sliding_window": 1024}});
+    assert!(notes(Some(inside)).contains(window));
+    let off = json!({"sliding_window": 1024, "use_sliding_window": false});
+    for config in [None, Some(json!({})), Some(json!({"sliding_window": null})), Some(off)] {
+        let notes = notes(config);
+        assert!(!notes.contains("window") && !notes.contains("Harmony"), "{notes}");
+    }
+    let dir = ModelDir::new(&json!({}));
+    dir.put("config.json", "{");
+    assert!(matches!(dir.pack(), Err(PackError::Json { .. })));
+}
+
+#[test]
+fn a_model_that_speaks_harmony_is_noted() {
+    let marks = ["<|start|>", "<|message|>", "<|channel|>", "<|end|>", "<|call|>"];
+    let decoder: serde_json::Map<String, Value> = (6..)
+        .zip(marks)
+        .map(|(id, mark)| (id.to_string(), json!({"content": mark, "special": true})))
+        .collect();
+    let dir = ModelDir::new(&json!({"added_tokens_decoder": decoder}));
+    assert!(dir.pack().expect("packs").notes.join("\n").contains("Harmony"));
+}

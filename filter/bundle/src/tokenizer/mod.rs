@@ -213,12 +213,7 @@ impl Tokenizer {
             return Ok(());
         }
         let start = out.len();
-        let mut scratch = self.take_scratch();
-        let done = self.encode_plain_text(text, &mut scratch, out);
-        if text.len() > SCRATCH_TEXT_BYTES_MAX {
-            scratch.trim();
-        }
-        self.scratches.lock().unwrap_or_else(PoisonError::into_inner).push(scratch);
+        let done = self.with_scratch(text, |scratch| self.encode_plain_text(text, scratch, out));
         if done.is_err() {
             out.truncate(start);
         } else if let Some((memo, key)) = memo {
@@ -252,12 +247,8 @@ impl Tokenizer {
         if add_special_tokens {
             out.extend_from_slice(&self.prefix);
         }
-        let mut scratch = self.take_scratch();
-        let done = self.encode_segments(text, memo, &mut scratch, out);
-        if text.len() > SCRATCH_TEXT_BYTES_MAX {
-            scratch.trim();
-        }
-        self.scratches.lock().unwrap_or_else(PoisonError::into_inner).push(scratch);
+        let done =
+            self.with_scratch(text, |scratch| self.encode_segments(text, memo, scratch, out));
         if done.is_err() {
             out.truncate(start);
         } else if add_special_tokens {
@@ -344,6 +335,21 @@ impl Tokenizer {
             }
         }
         Ok(())
+    }
+
+    /// Runs `encode` on `text` with buffers that are kept for the next time.
+    fn with_scratch(
+        &self,
+        text: &str,
+        encode: impl FnOnce(&mut Scratch) -> Result<(), TokenizeError>,
+    ) -> Result<(), TokenizeError> {
+        let mut scratch = self.take_scratch();
+        let done = encode(&mut scratch);
+        if text.len() > SCRATCH_TEXT_BYTES_MAX {
+            scratch.trim();
+        }
+        self.scratches.lock().unwrap_or_else(PoisonError::into_inner).push(scratch);
+        done
     }
 
     fn take_scratch(&self) -> Scratch {
