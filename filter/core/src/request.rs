@@ -371,17 +371,9 @@ pub fn parse_for(
     body_bytes: &[u8],
     format: impl FnOnce(Option<&str>) -> ChatFormat,
 ) -> Result<Request, RequestError> {
-    let parse_body: fn(&Object<'_>) -> Result<Request, RequestError> = match api {
-        Api::ChatCompletions => chat::parse,
-        Api::Completions => completions::parse,
-        Api::Responses => responses::parse,
-        Api::Messages => messages::parse,
-        Api::SglangGenerate => sglang::parse,
-        Api::OllamaChat => ollama::parse_chat,
-        Api::OllamaGenerate => ollama::parse_generate,
-        Api::VllmGenerate => generate::parse,
-        Api::Embeddings | Api::Rerank => return Err(RequestError::LoadOnly),
-    };
+    if api.is_load_only() {
+        return Err(RequestError::LoadOnly);
+    }
     if body_bytes.is_empty() {
         return Err(RequestError::Empty);
     }
@@ -389,23 +381,18 @@ pub fn parse_for(
     // Python's reader takes a byte order mark for a part of the encoding.
     let body = json::read(text.strip_prefix('\u{feff}').unwrap_or(text))?;
     let body = body.as_object().ok_or(RequestError::WrongShape("(body)"))?;
-    let request = parse_body(body)?;
-    match format(request.model.as_deref()) {
-        ChatFormat::Harmony => in_harmony(api, body, request),
-        ChatFormat::Template => Ok(request),
-    }
-}
-
-/// `request` for a model that speaks Harmony. APIs that only other engines have are left to the template.
-fn in_harmony(api: Api, body: &Object<'_>, request: Request) -> Result<Request, RequestError> {
-    match (api, request.prompt) {
-        (Api::ChatCompletions | Api::Messages | Api::Responses, PromptInput::Chat(chat)) => {
-            let conversation = harmony::conversation(api, body, *chat)?;
-            let prompt = PromptInput::Harmony(Box::new(conversation));
-            // Media is not shown to these models, and chats are not shortened.
-            Ok(Request { prompt, truncation: None, approximation: None, ..request })
-        }
-        (_, prompt) => Ok(Request { prompt, ..request }),
+    let format = format(fields::string(body, "model")?.as_deref());
+    match api {
+        Api::ChatCompletions => chat::parse(body, format),
+        Api::Completions => completions::parse(body),
+        Api::Responses => responses::parse(body, format),
+        Api::Messages => messages::parse(body, format),
+        Api::SglangGenerate => sglang::parse(body),
+        // These only other engines have, which write nothing in Harmony.
+        Api::OllamaChat => ollama::parse_chat(body),
+        Api::OllamaGenerate => ollama::parse_generate(body),
+        Api::VllmGenerate => generate::parse(body),
+        Api::Embeddings | Api::Rerank => Err(RequestError::LoadOnly),
     }
 }
 

@@ -187,10 +187,14 @@ impl<S: SharedStore> Router<'_, S> {
 
     /// The attention window of a prompt's model: as configured, else by its tokenizer.
     fn window(&self, prompt: &TokenizedPrompt) -> Option<Window> {
-        let configured = self.config.models.get(prompt.model_index)?.sliding_window_tokens;
+        let configured = self.config.models.get(prompt.model_index)?;
         let model = self.models.get(prompt.model_index).and_then(Option::as_deref);
-        let known = || model.filter(|it| it.speaks_harmony()).map(|_| HARMONY_WINDOW_TOKENS);
-        Window::new(configured.or_else(known)?, self.block_size_tokens(prompt))
+        // Engines that run its template have caches of their own kind.
+        let is_known = configured.chat.chat_format != Some(ChatFormat::Template)
+            && model.is_some_and(Model::speaks_harmony);
+        let known = is_known.then_some(HARMONY_WINDOW_TOKENS);
+        let tokens = configured.sliding_window_tokens.or(known)?;
+        Window::new(tokens, self.block_size_tokens(prompt))
     }
 
     /// Decides, given what is believed of each backend's cache.

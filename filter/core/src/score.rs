@@ -67,7 +67,7 @@ impl Default for Weights {
 pub struct Match {
     /// Leading blocks that were sent there, resident or not, up to where a hit may end.
     pub sent_blocks: usize,
-    /// Leading blocks that were sent there at all.
+    /// Leading blocks that were sent there and are not surely gone, beyond where a hit may end too.
     pub common_blocks: usize,
     /// Leading blocks that were sent there and are not surely gone.
     pub held_blocks: usize,
@@ -94,26 +94,27 @@ pub fn matches_within(
     weight: impl Fn(&Holder) -> f32,
 ) -> AHashMap<BackendId, Match> {
     let mut matches: AHashMap<BackendId, Match> = AHashMap::new();
-    let mut weights: AHashMap<BackendId, f64> = AHashMap::new();
+    // Of each holder, the blocks so far and the weight of the last of them.
+    let mut reached: AHashMap<BackendId, (usize, f64)> = AHashMap::new();
     for segment in &path.segments {
         for holder in &segment.holders {
             let found = matches.entry(holder.backend).or_default();
             // A gap means that what follows is unreachable: caches match from the first block on.
-            if found.common_blocks != segment.start {
+            let (reach, limit) = reached.entry(holder.backend).or_insert((0, 1.0));
+            if *reach != segment.start {
                 continue;
             }
             let blocks = segment.matched.min(usize::from(holder.depth));
-            found.common_blocks += blocks;
-            let blocks = blocks.min(hit(holder.backend).saturating_sub(segment.start));
-            if blocks == 0 {
-                continue;
-            }
-            found.sent_blocks += blocks;
+            *reach += blocks;
             // Engines free a prefix tail first, so a block is never likelier there than the one
             // before it.
-            let limit = weights.entry(holder.backend).or_insert(1.0);
             *limit = limit.min(f64::from(weight(holder)));
-            if *limit <= 0.0 {
+            if *limit > SURELY_GONE {
+                found.common_blocks += blocks;
+            }
+            let blocks = blocks.min(hit(holder.backend).saturating_sub(segment.start));
+            found.sent_blocks += blocks;
+            if *limit <= 0.0 || blocks == 0 {
                 continue;
             }
             if *limit > SURELY_GONE {
@@ -124,7 +125,7 @@ pub fn matches_within(
             found.epochs.push((holder.epoch, blocks as u32));
         }
     }
-    matches.retain(|_, found| found.common_blocks > 0);
+    matches.retain(|_, found| found.sent_blocks.max(found.common_blocks) > 0);
     matches
 }
 

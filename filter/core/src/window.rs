@@ -1,10 +1,10 @@
 //! Caches of models with sliding attention windows: where a hit may end.
 //!
 //! A layer with a window needs, to go on from some place in a prompt, the blocks of the window before it
-//! and no others, so vLLM keeps only these, and only before places where somebody is likely to go on: the
-//! ends of prompts, and from the second time on the places where prompts part. A hit ends at the last such
-//! place within what the other layers have; a prefix that was sent before but never ended there is
-//! computed again.
+//! and no others. Where other layers have none, vLLM keeps only these, and only before places where
+//! somebody is likely to go on: the ends of prompts, and from the second time on the places where prompts
+//! part. A hit ends at the last such place within what the other layers have; a prefix that was sent before
+//! but never ended there is computed again.
 //!
 //! In: which blocks of a prompt's path are retained on whom ([`crate::index::Holder::retained`]). Out:
 //! where a hit ends, and what serving the prompt retains. Linear in the path.

@@ -84,7 +84,7 @@ fn what_the_engine_refuses_goes_by_load() {
     for body in [
         json!({"messages": [user], "reasoning_effort": "none"}),
         json!({"messages": [{"role": "stranger", "content": "hi"}]}),
-        json!({"messages": [user, {"role": "tool", "tool_call_id": "c", "content": [{"type": "image_url", "image_url": {"url": "u"}}]}]}),
+        json!({"messages": [user, {"role": "tool", "tool_call_id": "c", "content": [{"type": "output_text", "text": "t"}]}]}),
     ] {
         let (reason, tokens) = in_harmony(&body);
         assert!(["unsupported", "wrong_shape"].contains(&reason), "{body}: {reason}");

@@ -8,6 +8,7 @@ use warmpath_core::dispatch::{Outcome, Writer};
 use warmpath_core::ids::NowMs;
 use warmpath_core::load::Ledger;
 use warmpath_core::reported::NOTHING;
+use warmpath_core::residency::{self, Clock};
 use warmpath_core::route::{Decision, Router};
 use warmpath_core::store::MemoryStore;
 
@@ -112,4 +113,28 @@ fn a_failure_takes_back_what_was_to_be_retained() {
     assert_eq!(bed.send(&prompt((1, 10), (2, 10)), Outcome::BackendFailed), 0);
     assert_eq!(bed.serve(&prompt((1, 10), (2, 10))), 0);
     assert_eq!(bed.serve(&prompt((1, 10), (2, 10))), 19);
+}
+
+#[test]
+fn a_failure_takes_back_where_prompts_were_to_part() {
+    for outcome in [Outcome::BackendFailed, Outcome::Refused, Outcome::Shed, Outcome::NotSent] {
+        let mut bed = Bed::new(Some(64));
+        assert_eq!(bed.serve(&prompt((1, 10), (2, 10))), 0);
+        assert_eq!(bed.send(&prompt((1, 10), (3, 10)), outcome), 0);
+        assert_eq!(bed.serve(&prompt((1, 10), (4, 10))), 0, "{outcome:?}");
+        assert_eq!(bed.serve(&prompt((1, 10), (5, 10))), 10, "{outcome:?}");
+    }
+}
+
+#[test]
+fn an_engine_that_was_restarted_retains_nothing() {
+    let mut bed = Bed::new(Some(64));
+    assert_eq!(bed.serve(&prompt((1, 10), (2, 10))), 0);
+    assert_eq!(bed.serve(&prompt((1, 10), (3, 10))), 0);
+    let id = bed.config.backends[0].id;
+    residency::change(&bed.store, id, 0, Clock::restart).expect("a clock");
+    // Again the first of its kind there, and the second.
+    assert_eq!(bed.serve(&prompt((1, 10), (4, 10))), 0);
+    assert_eq!(bed.serve(&prompt((1, 10), (5, 10))), 0);
+    assert_eq!(bed.serve(&prompt((1, 10), (6, 10))), 10);
 }

@@ -73,15 +73,21 @@ impl ModelFiles {
         Ok(config)
     }
 
-    /// Tokens of the model's sliding attention window; `None` without one, or without a config.json.
+    /// Tokens of the sliding attention window that some of the model's layers have; `None` where none or all
+    /// have it, and without a config.json.
     pub(crate) fn sliding_window_tokens(&self) -> Result<Option<u64>, PackError> {
         let Some(path) = &self.model_config_path else { return Ok(None) };
         let config = json(path)?;
         // Models of more than text have their text part's configuration inside.
         let text = config.get("text_config").unwrap_or(&config);
-        let is_off = text.get("use_sliding_window") == Some(&Value::Bool(false));
+        let is_full = |layer: &Value| layer.as_str() == Some("full_attention");
+        let is_mixed = match text.get("layer_types").and_then(Value::as_array) {
+            Some(layers) => layers.iter().any(is_full) && !layers.iter().all(is_full),
+            // How older models say so.
+            None => text.get("sliding_window_pattern").is_some_and(|it| !it.is_null()),
+        };
         let tokens = text.get("sliding_window").and_then(Value::as_u64);
-        Ok(tokens.filter(|tokens| *tokens > 0 && !is_off))
+        Ok(tokens.filter(|tokens| *tokens > 0 && is_mixed))
     }
 
     /// Chat templates as `(name, source)`: those of files, else that of chat_template.json, else

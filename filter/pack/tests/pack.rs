@@ -247,11 +247,15 @@ fn what_the_filter_must_be_told_of_a_model_is_noted() {
         dir.pack().expect("packs").notes.join("\n")
     };
     let window = "a window of 1024 tokens";
-    assert!(notes(Some(json!({"sliding_window": 1024}))).contains(window));
-    let inside = json!({"text_config": {"sliding_window": 1024}});
-    assert!(notes(Some(inside)).contains(window));
-    let off = json!({"sliding_window": 1024, "use_sliding_window": false});
-    for config in [None, Some(json!({})), Some(json!({"sliding_window": null})), Some(off)] {
+    let mixed = json!(["sliding_attention", "full_attention"]);
+    let config = json!({"sliding_window": 1024, "layer_types": mixed});
+    assert!(notes(Some(config.clone())).contains(window));
+    assert!(notes(Some(json!({"text_config": config}))).contains(window));
+    let older = json!({"sliding_window": 1024, "sliding_window_pattern": 6});
+    assert!(notes(Some(older)).contains(window));
+    let none = json!({"sliding_window": null, "layer_types": mixed});
+    let all = json!({"sliding_window": 1024, "layer_types": ["sliding_attention"]});
+    for config in [None, Some(json!({})), Some(none), Some(all)] {
         let notes = notes(config);
         assert!(!notes.contains("window") && !notes.contains("Harmony"), "{notes}");
     }

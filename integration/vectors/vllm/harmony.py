@@ -101,6 +101,16 @@ BODIES = [
     cases.chat(USER, cases.assistant(content="done", reasoning="r"), {"role": "tool", "tool_call_id": "c9", "content": ""}),
 ]
 
+IMAGE = {"type": "image_url", "image_url": {"url": "u"}}
+TEXT = {"type": "text", "text": "AAA"}
+BODIES += [
+    *[cases.history(cases.assistant(tool_calls=[cases.CALL]), {"role": "tool", "tool_call_id": "c1", "content": content}) for content in ([TEXT, IMAGE], [IMAGE, TEXT], [IMAGE])],
+    *[cases.history(cases.assistant(tool_calls=[cases.call(arguments)])) for arguments in ('{"a":123456789012345678901234567890}', '{"a":NaN,"b":1e400}', '{"a":"\\ud83d"}', "[" * 200 + "]" * 200)],
+    cases.chat({"role": "user", "content": [TEXT, {"type": "file", "file": {"file_id": "f"}}]}),
+    cases.chat({"role": "user", "content": [{**TEXT, "uuid": "u"}]}),
+    cases.chat(USER, tools=[tool({"type": "object", "properties": {"a": {"type": "number", "default": 1e22, "maximum": 3.0}}})]),
+]
+
 CALLED = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": '{"a": 1}', "id": "fc_1"}
 FLAT_TOOL = {"type": "function", "name": "f", "description": "d", "parameters": SCHEMAS[4], "strict": True}
 RESPONSES = [
@@ -131,6 +141,10 @@ RESPONSES = [
     {"input": [{"role": "user", "content": "u"}, {"type": "message", "id": "m", "status": "completed", "role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]}, {"role": "user", "content": "v"}]},
     {"input": [{"role": "assistant", "content": "x"}, {"role": "user", "content": "v"}]},
     {"input": [{"role": "tool", "content": "x"}]},
+    *[{"input": [{"role": "user", "content": "u"}, {"type": "reasoning", "id": "r", "summary": [], "encrypted_content": "gAAA", **more}, CALLED, {"type": "function_call_output", "call_id": "c1", "output": "1"}]} for more in ({}, {"content": [{"type": "reasoning_text", "text": "a"}]})],
+    {"input": [{"role": "user", "content": "u"}, {**CALLED, "arguments": '{"a":123456789012345678901234567890}'}]},
+    {"input": [{"role": "user", "content": "u"}, {"type": "message", "id": "m", "status": "completed", "role": "assistant", "content": []}, {"role": "user", "content": "v"}]},
+    {"input": "hi", "kv_transfer_params": {"prompt_token_ids": [1, 2, 3]}},
     {"input": []},
     {"input": "hi", "previous_input_messages": [{"role": "user", "content": "before"}]},
 ]

@@ -219,8 +219,9 @@ pub struct RawModel {
     #[serde(default)]
     pub chat_format: RawChatFormat,
     /// Tokens of the model's sliding attention windows (`sliding_window` in its config.json), where some of its
-    /// layers have one: vLLM keeps what these need only where prompts end or part. 0 where the engine keeps
-    /// all. For gpt-oss models 128 unless given, for others none.
+    /// layers have one and others do not: vLLM keeps what these need only where prompts end or part. 0 where
+    /// the engine keeps all, as SGLang and llama.cpp do, and vLLM with `--disable-hybrid-kv-cache-manager`.
+    /// For gpt-oss models 128 unless given or `chat_format` is `template`, for others none.
     #[serde(default)]
     pub sliding_window_tokens: Option<u32>,
     /// Tokens in one KV block of the engines. What engines report takes its place.

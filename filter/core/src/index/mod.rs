@@ -93,12 +93,14 @@ pub struct Change {
     pub key: BlockHash,
     /// The backend's depth in it before; 0 when it was no holder.
     pub depth_before: u8,
+    /// Its [`Holder::retained`] before.
+    pub retained_before: u64,
 }
 
 /// What entering a prompt did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Entered {
-    /// Nodes in which the backend's depth grew.
+    /// Nodes of which the backend holds or retains more.
     pub changes: Vec<Change>,
     /// Blocks that the tree did not have.
     pub added_blocks: usize,
@@ -181,7 +183,8 @@ impl Index {
         for (start, end) in runs(hashes.len(), path) {
             next = next.max(end);
             let Some(run) = hashes.get(start..end) else { continue };
-            let run = Run { blocks: run, retained: window::bits(retained, start) };
+            let own = window::leading_bits(run.len().min(NODE_BLOCKS_MAX) as u8);
+            let run = Run { blocks: run, retained: window::bits(retained, start) & own };
             let known = path.segments.iter().find(|segment| segment.start == start);
             if known.is_some_and(|segment| is_current(segment, run, touch)) {
                 continue;
@@ -200,12 +203,11 @@ impl Index {
         entered: &mut Entered,
     ) {
         let Some(&key) = run.blocks.first() else { return };
-        let mut depth_before = 0;
-        let mut added = 0;
+        let mut done = Upserted::default();
         let mut evicted = 0;
         let result = store::update(store, &self.key_of(key), |bytes| {
             let mut bucket = Bucket::decode(bytes);
-            (depth_before, added) = upsert(&mut bucket, key, run, touch);
+            done = upsert(&mut bucket, key, run, touch);
             evicted = bucket.trim(key, staleness);
             Some(bucket.encode())
         });
@@ -213,10 +215,12 @@ impl Index {
             entered.lost_updates += 1;
             return;
         }
-        entered.added_blocks += added;
+        entered.added_blocks += done.added_blocks;
         entered.evicted_blocks += evicted;
-        if usize::from(depth_before) < run.blocks.len() {
-            entered.changes.push(Change { key, depth_before });
+        let Upserted { depth_before, retained_before, .. } = done;
+        let is_deeper = usize::from(depth_before) < run.blocks.len();
+        if is_deeper || run.retained & !retained_before != 0 {
+            entered.changes.push(Change { key, depth_before, retained_before });
         }
     }
 
@@ -240,7 +244,7 @@ impl Index {
                 let depth = change.depth_before.max(holder.shared_depth);
                 done.is_shared = depth > change.depth_before;
                 holder.depth = holder.depth.min(depth);
-                holder.retained &= window::leading_bits(holder.depth);
+                holder.retained &= change.retained_before & window::leading_bits(holder.depth);
                 node.holders.retain(|holder| holder.depth > 0);
                 // Blocks that nobody holds any more would only lengthen walks.
                 let depth = node.holders.iter().map(|holder| holder.depth).max().unwrap_or(0);
@@ -318,8 +322,16 @@ fn is_current(segment: &Segment, run: Run<'_>, touch: Touch) -> bool {
     })
 }
 
-/// Makes `touch.backend` a holder of `run`. Returns its depth before and the blocks added.
-fn upsert(bucket: &mut Bucket, key: BlockHash, run: Run<'_>, touch: Touch) -> (u8, usize) {
+/// What making a backend a holder did.
+#[derive(Default)]
+struct Upserted {
+    depth_before: u8,
+    retained_before: u64,
+    added_blocks: usize,
+}
+
+/// Makes `touch.backend` a holder of `run`.
+fn upsert(bucket: &mut Bucket, key: BlockHash, run: Run<'_>, touch: Touch) -> Upserted {
     let Run { blocks: run, retained } = run;
     let depth = run.len().min(NODE_BLOCKS_MAX) as u8;
     let holder = Holder {
@@ -332,7 +344,7 @@ fn upsert(bucket: &mut Bucket, key: BlockHash, run: Run<'_>, touch: Touch) -> (u
     };
     let Some(node) = bucket.node_mut(key) else {
         bucket.nodes.push(Node { blocks: run.to_vec(), holders: vec![holder] });
-        return (0, run.len());
+        return Upserted { added_blocks: run.len(), ..Upserted::default() };
     };
     // Another worker may have changed the node since the walk: only what still equals counts.
     let matched = node.matched(run);
@@ -347,7 +359,7 @@ fn upsert(bucket: &mut Bucket, key: BlockHash, run: Run<'_>, touch: Touch) -> (u
     let Some(known) = node.holder_mut(touch.backend) else {
         let retained = retained & window::leading_bits(depth);
         node.holders.push(Holder { depth, retained, ..holder });
-        return (0, added);
+        return Upserted { added_blocks: added, ..Upserted::default() };
     };
     // What an older life of the backend held is gone. Blocks that it holds beyond this prompt get
     // the newer date with the rest: one date a node, an error of at most 63 blocks.
@@ -355,7 +367,8 @@ fn upsert(bucket: &mut Bucket, key: BlockHash, run: Run<'_>, touch: Touch) -> (u
     let shared_depth =
         if depth_before == 0 { 0 } else { known.shared_depth.max(depth.min(depth_before)) };
     let retained = retained & window::leading_bits(depth);
-    let retained = if depth_before == 0 { retained } else { retained | known.retained };
+    let retained_before = if depth_before == 0 { 0 } else { known.retained };
+    let retained = retained | retained_before;
     *known = Holder { depth: depth.max(depth_before), shared_depth, retained, ..holder };
-    (depth_before, added)
+    Upserted { depth_before, retained_before, added_blocks: added }
 }

@@ -236,6 +236,25 @@ fn the_stalest_node_of_a_full_bucket_goes_first() {
 }
 
 #[test]
+fn what_is_retained_elsewhere_writes_no_hot_node() {
+    let (store, index) = (MemoryStore::default(), index(64));
+    let shared: Vec<u32> = vec![1; 10];
+    let version = || store.get(&index.key_of(hashes(&shared)[0])).unwrap().unwrap().cas;
+    let mut seen = Vec::new();
+    for own in 2..8_u32 {
+        let prompt = hashes(&[shared.clone(), vec![own; 10 + own as usize]].concat());
+        let path = index.walk(&store, &prompt).unwrap();
+        let end = prompt.len();
+        let sent = Sent { hashes: &prompt, path: &path, retained: &[end - 4..end, 6..10] };
+        index.enter(&store, sent, touch(1, 0), &|_| 0.0);
+        seen.push(version());
+    }
+    // Once to be held, once to be shared and to retain the place where prompts part.
+    seen.dedup();
+    assert_eq!(seen.len(), 2);
+}
+
+#[test]
 fn a_restarted_backend_holds_only_what_it_was_sent_since() {
     let (store, index) = (MemoryStore::default(), index(64));
     enter(&index, &store, &hashes(&[1; 16]), touch(1, 0));

@@ -9,7 +9,8 @@ use serde_json::{Map, Value};
 use super::json::{Node, Object, Text, read};
 use super::media::ContentHasher;
 use super::{
-    Chat, Message, Modality, Part, PromptInput, Request, RequestError, fields, token_ids, tools,
+    Chat, ChatFormat, Message, Modality, Part, PromptInput, Request, RequestError, fields, harmony,
+    token_ids, tools,
 };
 
 const CONTENT: RequestError = RequestError::WrongShape("content");
@@ -37,13 +38,18 @@ const PART_FIELDS: [&str; 18] = [
     "video_url",
 ];
 
-pub(super) fn parse(body: &Object<'_>) -> Result<Request, RequestError> {
-    if body.get("chat_template").is_some() {
-        return Err(RequestError::OwnTemplate);
-    }
-    let chat = chat(body)?;
-    let mut request = Request::new(body, prompt(body, chat)?)?;
-    request.truncation = fields::truncation(body)?;
+pub(super) fn parse(body: &Object<'_>, format: ChatFormat) -> Result<Request, RequestError> {
+    let mut request = match format {
+        ChatFormat::Template => {
+            if body.get("chat_template").is_some() {
+                return Err(RequestError::OwnTemplate);
+            }
+            let mut request = Request::new(body, prompt(body, chat(body)?)?)?;
+            request.truncation = fields::truncation(body)?;
+            request
+        }
+        ChatFormat::Harmony => Request::new(body, harmony::chat(body)?)?,
+    };
     request.output_tokens_max =
         fields::output_tokens(body, &["max_completion_tokens", "max_tokens"]);
     request.adapter = fields::adapter(body)?;
@@ -57,7 +63,7 @@ pub(super) fn parse(body: &Object<'_>) -> Result<Request, RequestError> {
 
 /// The chat, or the tokens that come with it.
 pub(super) fn prompt(body: &Object<'_>, chat: Chat) -> Result<PromptInput, RequestError> {
-    Ok(match forwarded_tokens(body, &chat)? {
+    Ok(match forwarded_tokens(body, chat.has_media())? {
         Some(tokens) => PromptInput::Tokens { tokens, media: Vec::new() },
         None => PromptInput::Chat(Box::new(chat)),
     })
@@ -65,15 +71,10 @@ pub(super) fn prompt(body: &Object<'_>, chat: Chat) -> Result<PromptInput, Reque
 
 fn chat(body: &Object<'_>) -> Result<Chat, RequestError> {
     let messages = fields::array(body, "messages")?.ok_or(RequestError::WrongShape("messages"))?;
-    let tools = match fields::array(body, "tools")? {
-        // vLLM refuses an empty list; others take it for none.
-        None | Some([]) => None,
-        Some(list) => Some(list.iter().map(tools::chat_tool).collect::<Result<_, _>>()?),
-    };
     Ok(Chat {
         messages: messages.iter().map(message).collect::<Result<_, _>>()?,
-        tools,
-        is_tool_use_off: matches!(body.get("tool_choice"), Some(Node::String(it)) if it.is("none")),
+        tools: tools(body)?,
+        is_tool_use_off: is_tool_use_off(body),
         named_tool: named_tool(body)?,
         documents: documents(body)?,
         add_generation_prompt: fields::boolean(body, "add_generation_prompt")?.unwrap_or(true),
@@ -85,8 +86,22 @@ fn chat(body: &Object<'_>) -> Result<Chat, RequestError> {
     })
 }
 
+/// The tools, as they are written for templates.
+pub(super) fn tools(body: &Object<'_>) -> Result<Option<Vec<Value>>, RequestError> {
+    match fields::array(body, "tools")? {
+        // vLLM refuses an empty list; others take it for none.
+        None | Some([]) => Ok(None),
+        Some(list) => list.iter().map(tools::chat_tool).collect::<Result<_, _>>().map(Some),
+    }
+}
+
+/// Whether `tool_choice` forbids tools.
+pub(super) fn is_tool_use_off(body: &Object<'_>) -> bool {
+    matches!(body.get("tool_choice"), Some(Node::String(it)) if it.is("none"))
+}
+
 /// The only tool that `tool_choice` allows.
-fn named_tool(body: &Object<'_>) -> Result<Option<String>, RequestError> {
+pub(super) fn named_tool(body: &Object<'_>) -> Result<Option<String>, RequestError> {
     let Some(Node::Object(choice)) = body.get("tool_choice") else { return Ok(None) };
     let Some(function) = choice.get("function").and_then(Node::as_object) else { return Ok(None) };
     fields::string(function, "name")
@@ -95,12 +110,15 @@ fn named_tool(body: &Object<'_>) -> Result<Option<String>, RequestError> {
 /// Tokens that come with the messages; the engine takes them instead, unless it needs the messages for media
 /// or for an echo. The prefill stage of a disaggregated fleet passes them on; SGLang and TensorRT-LLM have
 /// fields for them.
-fn forwarded_tokens(body: &Object<'_>, chat: &Chat) -> Result<Option<Vec<u32>>, RequestError> {
+pub(super) fn forwarded_tokens(
+    body: &Object<'_>,
+    has_media: bool,
+) -> Result<Option<Vec<u32>>, RequestError> {
     let params = fields::object(body, "kv_transfer_params")?;
     let of_params = params.and_then(|params| params.get("prompt_token_ids"));
     let given = || ["input_ids", "prompt_token_ids"].into_iter().find_map(|field| body.get(field));
     let Some(ids) = of_params.or_else(given) else { return Ok(None) };
-    if chat.has_media() || fields::boolean(body, "echo")? == Some(true) {
+    if has_media || fields::boolean(body, "echo")? == Some(true) {
         return Ok(None);
     }
     token_ids(ids).map(Some).ok_or(RequestError::WrongShape("prompt_token_ids"))

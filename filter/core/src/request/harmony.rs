@@ -6,7 +6,7 @@ use serde_json::Value;
 use warmpath_template::python_json;
 
 use super::json::{Node, Object};
-use super::{Api, Chat, Part, RequestError, fields};
+use super::{Chat, Part, PromptInput, RequestError, chat, fields};
 use crate::conversation::merge_inline_system;
 use crate::harmony::{Conversation, Effort, Function, Message};
 
@@ -18,43 +18,66 @@ const TOOL_CALLS: RequestError = RequestError::WrongShape("tool_calls");
 /// Tools of OpenAI's that a server runs itself, and describes itself where it does.
 const BUILT_IN: [&str; 3] = ["web_search_preview", "code_interpreter", "container"];
 
-/// The conversation of a request, of which `chat` is what a template would get.
-pub(super) fn conversation(
-    api: Api,
-    body: &Object<'_>,
-    mut chat: Chat,
-) -> Result<Conversation, RequestError> {
-    let effort = match chat.reasoning_effort.as_deref() {
-        // The least that there is.
-        _ if chat.is_thinking_off => Effort::Low,
-        None => Effort::default(),
-        Some(name) => {
-            Effort::from_name(name).ok_or(RequestError::Unsupported("reasoning_effort"))?
-        }
-    };
+/// The prompt of a request of the chat API.
+pub(super) fn chat(body: &Object<'_>) -> Result<PromptInput, RequestError> {
+    let nodes = fields::array(body, "messages")?.ok_or(MESSAGES)?;
+    let given = nodes.iter().map(Given::read).collect::<Result<_, _>>()?;
     let mut conversation = Conversation {
-        effort,
-        is_tool_use_off: chat.is_tool_use_off && api != Api::Responses,
+        effort: effort(fields::string(body, "reasoning_effort")?)?,
+        functions: functions_of(chat::tools(body)?),
+        is_tool_use_off: chat::is_tool_use_off(body),
+        named_tool: chat::named_tool(body)?,
+        ..Conversation::default()
+    };
+    add_messages(given, &mut conversation)?;
+    prompt(body, conversation)
+}
+
+/// The prompt of a request of Anthropic's API, which vLLM turns into `chat` first.
+pub(super) fn messages(body: &Object<'_>, mut chat: Chat) -> Result<PromptInput, RequestError> {
+    // For vLLM the models' template decides, which it does not use otherwise.
+    merge_inline_system(&mut chat.messages);
+    let given = chat.messages.into_iter().map(Given::of_chat).collect::<Result<_, _>>()?;
+    let mut conversation = Conversation {
+        // Thinking cannot be switched off: low is the least that there is.
+        effort: if chat.is_thinking_off { Effort::Low } else { effort(chat.reasoning_effort)? },
+        functions: functions_of(chat.tools),
+        is_tool_use_off: chat.is_tool_use_off,
         named_tool: chat.named_tool,
         ..Conversation::default()
     };
-    if api == Api::Responses {
-        conversation.functions = functions(body)?;
-        responses(body, &mut conversation)?;
-        return Ok(conversation);
-    }
-    conversation.functions = chat.tools.into_iter().flatten().filter_map(function_of).collect();
-    if api == Api::ChatCompletions {
-        let nodes = fields::array(body, "messages")?.ok_or(MESSAGES)?;
-        let given = nodes.iter().map(Given::read).collect::<Result<_, _>>()?;
-        add_messages(given, &mut conversation)?;
-    } else {
-        // For vLLM the models' template decides, which it does not use otherwise.
-        merge_inline_system(&mut chat.messages);
-        let given = chat.messages.into_iter().map(Given::of_chat).collect::<Result<_, _>>()?;
-        add_messages(given, &mut conversation)?;
-    }
-    Ok(conversation)
+    add_messages(given, &mut conversation)?;
+    prompt(body, conversation)
+}
+
+/// The prompt of a request of `/v1/responses`.
+pub(super) fn responses(body: &Object<'_>) -> Result<PromptInput, RequestError> {
+    let reasoning = fields::object(body, "reasoning")?;
+    let given = reasoning.map(|reasoning| fields::string(reasoning, "effort")).transpose()?;
+    let mut conversation = Conversation {
+        effort: effort(given.flatten())?,
+        functions: functions(body)?,
+        ..Conversation::default()
+    };
+    add_items(body, &mut conversation)?;
+    Ok(PromptInput::Harmony(Box::new(conversation)))
+}
+
+/// `conversation`, or the tokens that come with it.
+fn prompt(body: &Object<'_>, conversation: Conversation) -> Result<PromptInput, RequestError> {
+    Ok(match chat::forwarded_tokens(body, false)? {
+        Some(tokens) => PromptInput::Tokens { tokens, media: Vec::new() },
+        None => PromptInput::Harmony(Box::new(conversation)),
+    })
+}
+
+fn effort(name: Option<String>) -> Result<Effort, RequestError> {
+    let Some(name) = name else { return Ok(Effort::default()) };
+    Effort::from_name(&name).ok_or(RequestError::Unsupported("reasoning_effort"))
+}
+
+fn functions_of(tools: Option<Vec<Value>>) -> Vec<Function> {
+    tools.into_iter().flatten().filter_map(function_of).collect()
 }
 
 /// A tool as it is written for templates.
@@ -82,6 +105,8 @@ struct Content {
     texts: Vec<Option<String>>,
     /// Whether all parts are texts by their type.
     is_text: bool,
+    /// Whether all are texts or images.
+    is_shown: bool,
 }
 
 struct Called {
@@ -94,13 +119,16 @@ impl Content {
     fn read(node: &Node<'_>) -> Result<Self, RequestError> {
         let Node::Array(parts) = node else {
             let text = node.as_text().ok_or(CONTENT)?.string()?;
-            return Ok(Self { texts: vec![Some(text)], is_text: true });
+            return Ok(Self { texts: vec![Some(text)], is_text: true, is_shown: true });
         };
-        let mut content = Self { texts: Vec::with_capacity(parts.len()), is_text: true };
+        let texts = Vec::with_capacity(parts.len());
+        let mut content = Self { texts, is_text: true, is_shown: true };
         for part in parts {
             let part = part.as_object().ok_or(CONTENT)?;
             let kind = part.get("type").and_then(Node::as_text);
-            content.is_text &= kind.is_some_and(|kind| kind.is("text"));
+            let is_text = kind.is_some_and(|kind| kind.is("text"));
+            content.is_text &= is_text;
+            content.is_shown &= is_text || kind.is_some_and(|kind| kind.is("image_url"));
             content.texts.push(fields::string(part, "text")?);
         }
         Ok(content)
@@ -111,7 +139,7 @@ impl Content {
             Part::Text { text, .. } => Some(text),
             Part::Media { .. } | Part::ToolReference { .. } => None,
         };
-        Self { texts: parts.into_iter().map(text).collect(), is_text: true }
+        Self { texts: parts.into_iter().map(text).collect(), is_text: true, is_shown: true }
     }
 
     /// All as one text; `None` where no part has any.
@@ -165,9 +193,14 @@ impl Given {
         matches!(self.role.as_str(), "system" | "developer")
     }
 
-    /// Whether the parts of its content become one text.
-    fn joins(&self) -> bool {
-        self.is_instruction() || self.role == "tool" || !self.calls.is_empty()
+    /// Whether it has parts that vLLM joins to one text or loses, by rules that are not known here.
+    fn may_lose(&self) -> bool {
+        let Some(content) = &self.content else { return false };
+        match self.role.as_str() {
+            "tool" => !content.is_shown,
+            "user" => false,
+            _ => !content.is_text && (self.is_instruction() || !self.calls.is_empty()),
+        }
     }
 }
 
@@ -201,8 +234,7 @@ impl Called {
 fn add_messages(given: Vec<Given>, conversation: &mut Conversation) -> Result<(), RequestError> {
     // Where it joins parts of which some are no texts, vLLM takes or loses them all by the message's other
     // fields.
-    let is_lost = |it: &Given| it.joins() && it.content.as_ref().is_some_and(|it| !it.is_text);
-    if given.iter().any(is_lost) {
+    if given.iter().any(Given::may_lose) {
         return Err(RequestError::Unsupported("content"));
     }
     let mut given = given.into_iter().peekable();
@@ -288,7 +320,7 @@ fn functions(body: &Object<'_>) -> Result<Vec<Function>, RequestError> {
     if has_other && !functions.is_empty() { Err(UNKNOWN) } else { Ok(functions) }
 }
 
-fn responses(body: &Object<'_>, conversation: &mut Conversation) -> Result<(), RequestError> {
+fn add_items(body: &Object<'_>, conversation: &mut Conversation) -> Result<(), RequestError> {
     if body.get("previous_input_messages").is_some() {
         return Err(RequestError::Unsupported("previous_input_messages"));
     }

@@ -8,7 +8,9 @@ use serde_json::{Map, Value};
 use super::json::{Node, Object};
 use super::media::ContentHasher;
 use super::tools::Definition;
-use super::{Chat, Message, Modality, Part, Request, RequestError, chat, fields};
+use super::{
+    Chat, ChatFormat, Message, Modality, Part, Request, RequestError, chat, fields, harmony,
+};
 
 const CONTENT: RequestError = RequestError::WrongShape("content");
 const SYSTEM: RequestError = RequestError::WrongShape("system");
@@ -17,7 +19,7 @@ const SYSTEM: RequestError = RequestError::WrongShape("system");
 /// drops it.
 const BILLING_HEADER: &str = "x-anthropic-billing-header";
 
-pub(super) fn parse(body: &Object<'_>) -> Result<Request, RequestError> {
+pub(super) fn parse(body: &Object<'_>, format: ChatFormat) -> Result<Request, RequestError> {
     let mut chat = Chat {
         add_generation_prompt: true,
         kwargs: fields::template_kwargs(body)?,
@@ -43,7 +45,11 @@ pub(super) fn parse(body: &Object<'_>) -> Result<Request, RequestError> {
     for message in messages {
         add_message(&mut chat.messages, message)?;
     }
-    let mut request = Request::new(body, chat::prompt(body, chat)?)?;
+    let prompt = match format {
+        ChatFormat::Template => chat::prompt(body, chat)?,
+        ChatFormat::Harmony => harmony::messages(body, chat)?,
+    };
+    let mut request = Request::new(body, prompt)?;
     request.output_tokens_max = fields::output_tokens(body, &["max_tokens"]);
     if let Some(metadata) = fields::object(body, "metadata")? {
         request.session = fields::string(metadata, "user_id").unwrap_or_default();

@@ -7,12 +7,14 @@ use serde_json::{Map, Value, json};
 
 use super::json::{Node, Object};
 use super::tools::Definition;
-use super::{Chat, Message, Part, PromptInput, Request, RequestError, chat, fields};
+use super::{
+    Chat, ChatFormat, Message, Part, PromptInput, Request, RequestError, chat, fields, harmony,
+};
 
 const INPUT: RequestError = RequestError::WrongShape("input");
 const TOOLS: RequestError = RequestError::WrongShape("tools");
 
-pub(super) fn parse(body: &Object<'_>) -> Result<Request, RequestError> {
+pub(super) fn parse(body: &Object<'_>, format: ChatFormat) -> Result<Request, RequestError> {
     if let Some(previous) = fields::string(body, "previous_response_id")? {
         let mut request = Request::new(body, PromptInput::Stored)?;
         request.session = Some(previous);
@@ -21,11 +23,22 @@ pub(super) fn parse(body: &Object<'_>) -> Result<Request, RequestError> {
     if body.get("prompt").is_some() {
         return Err(RequestError::Unsupported("prompt"));
     }
+    let prompt = match format {
+        ChatFormat::Template => chat::prompt(body, chat_of(body)?)?,
+        ChatFormat::Harmony => harmony::responses(body)?,
+    };
+    let mut request = Request::new(body, prompt)?;
+    request.is_opaque = matches!(body.get("background"), Some(Node::Bool(true)));
+    request.output_tokens_max = fields::output_tokens(body, &["max_output_tokens"]);
+    Ok(request)
+}
+
+fn chat_of(body: &Object<'_>) -> Result<Chat, RequestError> {
     let input = body.get("input").ok_or(INPUT)?;
     let is_continued = is_continued(input);
     let mut chat = Chat {
         tools: tools(body)?,
-        is_tool_use_off: matches!(body.get("tool_choice"), Some(Node::String(it)) if it.is("none")),
+        is_tool_use_off: chat::is_tool_use_off(body),
         add_generation_prompt: !is_continued,
         continue_final_message: is_continued,
         kwargs: fields::template_kwargs(body)?,
@@ -51,10 +64,7 @@ pub(super) fn parse(body: &Object<'_>) -> Result<Request, RequestError> {
         }
         _ => return Err(INPUT),
     }
-    let mut request = Request::new(body, chat::prompt(body, chat)?)?;
-    request.is_opaque = matches!(body.get("background"), Some(Node::Bool(true)));
-    request.output_tokens_max = fields::output_tokens(body, &["max_output_tokens"]);
-    Ok(request)
+    Ok(chat)
 }
 
 /// Whether the last item is an assistant's, and not finished.
