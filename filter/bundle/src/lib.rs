@@ -29,6 +29,7 @@ mod error;
 mod format;
 #[cfg(feature = "fuzzing")]
 mod fuzz;
+pub mod harmony;
 pub mod limits;
 mod memo;
 mod meta;

@@ -206,7 +206,7 @@ fn to_template(
         ContentFormat::String => Value::String(joined(parts, placeholders)),
         // Few templates read a tool's answer in parts.
         ContentFormat::OpenAi if is_tool && parts.iter().all(is_text) => {
-            let texts: Vec<String> = parts.into_iter().filter_map(text_of).collect();
+            let texts: Vec<String> = parts.into_iter().filter_map(Part::into_text).collect();
             Value::String(texts.join("\n"))
         }
         ContentFormat::OpenAi => Value::Array(parts.into_iter().map(part_value).collect()),
@@ -285,13 +285,6 @@ fn joined(parts: Vec<Part>, placeholders: &Placeholders) -> String {
         pieces.push(&text);
     }
     pieces.join("\n")
-}
-
-fn text_of(part: Part) -> Option<String> {
-    match part {
-        Part::Text { text, .. } => Some(text),
-        Part::Media { .. } | Part::ToolReference { .. } => None,
-    }
 }
 
 fn part_value(part: Part) -> Value {

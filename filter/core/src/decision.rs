@@ -1,5 +1,8 @@
 //! What comes out of the read path: a pick, or a named fallback.
 
+use std::num::NonZeroU32;
+
+use crate::blocks;
 use crate::config::Config;
 use crate::ids::{BackendIndex, BlockHash};
 use crate::index::Path;
@@ -82,6 +85,13 @@ pub struct PlacedPrompt {
 }
 
 impl PlacedPrompt {
+    /// Blocks that can be served from a cache at best.
+    #[must_use]
+    pub fn cacheable_blocks(&self) -> usize {
+        let size = NonZeroU32::new(self.block_size_tokens).unwrap_or(NonZeroU32::MIN);
+        blocks::cacheable_blocks(self.prompt_tokens, size)
+    }
+
     /// Whether the cached tokens in the answer are this prompt's: of a batch it gives the sum, of an image
     /// it counts tokens that are not known here, and of several samples it may tell of any one.
     #[must_use]

@@ -411,10 +411,8 @@ impl<S: SharedStore> Writer<'_, S> {
                 clock.epoch.saturating_sub(holder.epoch) as f32
             }
         };
-        let cacheable =
-            prompt.prompt_tokens.saturating_sub(1) as u32 / prompt.block_size_tokens.max(1);
         let retained = prompt.window.map(|window| {
-            window.retains(cacheable as usize, matched.common_blocks, matched.sent_blocks)
+            window.retains(prompt.cacheable_blocks(), matched.common_blocks, matched.sent_blocks)
         });
         let retained = retained.unwrap_or_default();
         let sent = Sent { hashes: &prompt.hashes, path: &prompt.path, retained: &retained };
@@ -498,7 +496,7 @@ fn evidence(
     let block_size = prompt.block_size_tokens.max(1);
     let mut cached_blocks = cached_tokens / block_size;
     // The engine computes at least the last token, so a last full block is never found.
-    let mut possible_blocks = (prompt.prompt_tokens as u32).saturating_sub(1) / block_size;
+    let mut possible_blocks = prompt.cacheable_blocks() as u32;
     let mut evidence = Vec::with_capacity(distances.len());
     for &(blocks, distance_blocks) in distances {
         let blocks = blocks.min(possible_blocks);

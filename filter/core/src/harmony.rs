@@ -12,8 +12,10 @@ mod schema;
 use std::borrow::Cow;
 
 use serde_json::Value;
+pub use warmpath_bundle::harmony::Mark;
 use warmpath_template::CivilTime;
 
+use crate::config::ChatConfig;
 use crate::limits::PROMPT_BYTES_MAX;
 use schema::TypeScript;
 
@@ -114,38 +116,6 @@ pub enum Message {
     },
 }
 
-/// A special token of the format.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mark {
-    /// Opens a message.
-    Start,
-    /// Opens its text.
-    Message,
-    /// Stands before the channel's name.
-    Channel,
-    /// Closes a message.
-    End,
-    /// Closes a call.
-    Call,
-}
-
-impl Mark {
-    /// All marks.
-    pub const ALL: [Self; 5] = [Self::Start, Self::Message, Self::Channel, Self::End, Self::Call];
-
-    /// The special token's text.
-    #[must_use]
-    pub fn text(self) -> &'static str {
-        match self {
-            Self::Start => "<|start|>",
-            Self::Message => "<|message|>",
-            Self::Channel => "<|channel|>",
-            Self::End => "<|end|>",
-            Self::Call => "<|call|>",
-        }
-    }
-}
-
 /// A piece of a prompt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Piece<'a> {
@@ -161,16 +131,27 @@ pub enum Piece<'a> {
 pub struct TooLong;
 
 impl Conversation {
+    /// Leaves out the functions that the engine does not show for this request.
+    pub fn restrict(&mut self, config: &ChatConfig) {
+        if self.is_tool_use_off && config.hides_unused_tools {
+            self.functions.clear();
+        }
+        if let (Some(name), true) = (&self.named_tool, config.shows_named_tool_only) {
+            self.functions.retain(|function| function.name == *name);
+        }
+    }
+
     /// The pieces of the prompt on the day of `now`, the opening of the assistant's turn included.
     ///
     /// # Errors
     /// [`TooLong`].
     pub fn pieces(&self, now: CivilTime) -> Result<Vec<Piece<'_>>, TooLong> {
         let mut writer = Writer { pieces: Vec::with_capacity(16 + 8 * self.messages.len()) };
-        writer.message("system", None, [self.system(now)]);
+        writer.message(["system"], NO_CHANNEL, [self.system(now)], Mark::End);
         let instructions = self.instructions.as_deref();
         if instructions.is_some_and(|it| !it.is_empty()) || !self.functions.is_empty() {
-            writer.message("developer", None, [developer(instructions, &self.functions)?]);
+            let text = developer(instructions, &self.functions)?;
+            writer.message(["developer"], NO_CHANNEL, [text], Mark::End);
         }
         let is_final = |message: &Message| matches!(message, Message::Final(_));
         let last_final = self.messages.iter().rposition(is_final).unwrap_or(0);
@@ -181,7 +162,7 @@ impl Conversation {
             }
         }
         writer.mark(Mark::Start);
-        writer.text("assistant");
+        writer.texts(["assistant"]);
         Ok(writer.pieces)
     }
 
@@ -228,6 +209,9 @@ fn developer(instructions: Option<&str>, functions: &[Function]) -> Result<Strin
     tools.finish().ok_or(TooLong)
 }
 
+/// Messages that are on no channel.
+const NO_CHANNEL: [&str; 0] = [];
+
 struct Writer<'a> {
     pieces: Vec<Piece<'a>>,
 }
@@ -237,58 +221,55 @@ impl<'a> Writer<'a> {
         self.pieces.push(Piece::Mark(mark));
     }
 
-    fn text(&mut self, text: impl Into<Cow<'a, str>>) {
-        self.pieces.push(Piece::Text(text.into()));
+    fn texts<T: Into<Cow<'a, str>>>(&mut self, texts: impl IntoIterator<Item = T>) {
+        self.pieces.extend(texts.into_iter().map(|text| Piece::Text(text.into())));
     }
 
-    fn message<T: Into<Cow<'a, str>>>(
+    fn message<A, C, T>(
         &mut self,
-        author: &'a str,
-        channel: Option<&'a str>,
+        author: impl IntoIterator<Item = A>,
+        channel: impl IntoIterator<Item = C>,
         texts: impl IntoIterator<Item = T>,
-    ) {
+        end: Mark,
+    ) where
+        A: Into<Cow<'a, str>>,
+        C: Into<Cow<'a, str>>,
+        T: Into<Cow<'a, str>>,
+    {
         self.mark(Mark::Start);
-        self.text(author);
-        if let Some(channel) = channel {
+        self.texts(author);
+        let mut channel = channel.into_iter().peekable();
+        if channel.peek().is_some() {
             self.mark(Mark::Channel);
-            self.text(channel);
+            self.texts(channel);
         }
         self.mark(Mark::Message);
-        for text in texts {
-            self.text(text);
-        }
-        self.mark(Mark::End);
+        self.texts(texts);
+        self.mark(end);
     }
 
     fn add(&mut self, message: &'a Message) {
         match message {
             Message::Developer(text) => {
-                self.message("developer", None, [format!("# Instructions\n\n{text}")]);
+                let text = format!("# Instructions\n\n{text}");
+                self.message(["developer"], NO_CHANNEL, [text], Mark::End);
             }
-            Message::User(texts) => self.message("user", None, texts),
-            Message::Analysis(text) => self.message("assistant", Some("analysis"), [text]),
-            Message::Commentary(text) => self.message("assistant", Some("commentary"), [text]),
-            Message::Final(texts) => self.message("assistant", Some("final"), texts),
+            Message::User(texts) => self.message(["user"], NO_CHANNEL, texts, Mark::End),
+            Message::Analysis(text) => {
+                self.message(["assistant"], ["analysis"], [text], Mark::End);
+            }
+            Message::Commentary(text) => {
+                self.message(["assistant"], ["commentary"], [text], Mark::End);
+            }
+            Message::Final(texts) => self.message(["assistant"], ["final"], texts, Mark::End),
             Message::Call { function, arguments } => {
-                self.mark(Mark::Start);
-                self.text("assistant");
-                self.text(format!(" to=functions.{function}"));
-                self.mark(Mark::Channel);
-                self.text("commentary");
-                self.text(" json");
-                self.mark(Mark::Message);
-                self.text(arguments);
-                self.mark(Mark::Call);
+                let recipient = format!(" to=functions.{function}");
+                let author = [Cow::from("assistant"), recipient.into()];
+                self.message(author, ["commentary", " json"], [arguments], Mark::Call);
             }
             Message::Returned { function, output } => {
-                self.mark(Mark::Start);
-                self.text(format!("functions.{function}"));
-                self.mark(Mark::Channel);
-                self.text("commentary");
-                self.text(" to=assistant");
-                self.mark(Mark::Message);
-                self.text(output);
-                self.mark(Mark::End);
+                let author = [format!("functions.{function}")];
+                self.message(author, ["commentary", " to=assistant"], [output], Mark::End);
             }
         }
     }

@@ -11,6 +11,7 @@ mod probe;
 use std::cell::{OnceCell, RefCell};
 
 use serde_json::{Map, Value};
+use warmpath_bundle::harmony::Marks;
 use warmpath_bundle::{Bundle, BundleError, SegmentMemo, TokenizeError, Tokenizer};
 use warmpath_template::{
     ChatRequest, ChatTemplates, CivilTime, RenderError, RenderLimits, SpecialTokens, TemplateError,
@@ -19,7 +20,7 @@ use warmpath_template::{
 use crate::blocks::MediaItem;
 use crate::config::ChatConfig;
 use crate::conversation::{self, TemplateTraits};
-use crate::harmony::{Conversation, Mark, Piece, TooLong};
+use crate::harmony::{Conversation, Piece, TooLong};
 use crate::ids::{NowMs, TokenId};
 use crate::limits::PROMPT_BYTES_MAX;
 use crate::request::{Chat, Media, PromptInput, Request, Side, Truncation};
@@ -34,8 +35,8 @@ pub struct Model {
     tokenizer: Tokenizer,
     chat: Option<ChatModel>,
     placeholders: PlaceholderTokens,
-    /// The tokens of Harmony's marks, in the order of [`Mark::ALL`]; `None` for models that do not speak it.
-    harmony: Option<[TokenId; Mark::ALL.len()]>,
+    /// Harmony's marks; `None` for models that do not speak it.
+    harmony: Option<Marks>,
     memo: RefCell<SegmentMemo>,
 }
 
@@ -175,7 +176,7 @@ impl Model {
             })
         };
         let memo = RefCell::new(SegmentMemo::new(MEMO_TOKENS, memo_seed));
-        let harmony = harmony_marks(&tokenizer);
+        let harmony = Marks::of(&tokenizer);
         Ok(Self { tokenizer, chat, placeholders, harmony, memo })
     }
 
@@ -193,21 +194,13 @@ impl Model {
         now: NowMs,
     ) -> Result<Vec<TokenId>, PromptError> {
         let marks = self.harmony.ok_or(PromptError::NoTemplate)?;
-        if conversation.is_tool_use_off && config.hides_unused_tools {
-            conversation.functions.clear();
-        }
-        if let (Some(name), true) = (&conversation.named_tool, config.shows_named_tool_only) {
-            conversation.functions.retain(|function| function.name == *name);
-        }
+        conversation.restrict(config);
         let pieces = conversation.pieces(civil_time(now))?;
         let mut tokens = Vec::new();
         let mut memo = self.memo.try_borrow_mut().ok();
         for piece in &pieces {
             match piece {
-                Piece::Mark(mark) => {
-                    let at = Mark::ALL.iter().position(|other| other == mark);
-                    tokens.extend(at.and_then(|at| marks.get(at)));
-                }
+                Piece::Mark(mark) => tokens.push(marks.id(*mark)),
                 Piece::Text(text) => {
                     self.tokenizer.encode_plain(text, memo.as_deref_mut(), &mut tokens)?;
                 }
@@ -298,14 +291,6 @@ impl ChatModel {
         let limits = RenderLimits { output_bytes_max: PROMPT_BYTES_MAX, ..RenderLimits::default() };
         Ok((self.templates.render(&request, &limits)?, conversation.media))
     }
-}
-
-fn harmony_marks(tokenizer: &Tokenizer) -> Option<[TokenId; Mark::ALL.len()]> {
-    let mut marks = [0; Mark::ALL.len()];
-    for (token, mark) in marks.iter_mut().zip(Mark::ALL) {
-        *token = tokenizer.added_token_id(mark.text())?;
-    }
-    Some(marks)
 }
 
 /// The moment in UTC, as engines in containers have it.

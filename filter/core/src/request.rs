@@ -103,6 +103,12 @@ impl Api {
         }
     }
 
+    /// The API that is called `name` in configuration.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|api| api.name() == name)
+    }
+
     /// The name that configuration has for it.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -381,12 +387,12 @@ pub fn parse_for(
     // Python's reader takes a byte order mark for a part of the encoding.
     let body = json::read(text.strip_prefix('\u{feff}').unwrap_or(text))?;
     let body = body.as_object().ok_or(RequestError::WrongShape("(body)"))?;
-    let format = format(fields::string(body, "model")?.as_deref());
+    let format = || Ok(format(fields::string(body, "model")?.as_deref()));
     match api {
-        Api::ChatCompletions => chat::parse(body, format),
+        Api::ChatCompletions => chat::parse(body, format()?),
         Api::Completions => completions::parse(body),
-        Api::Responses => responses::parse(body, format),
-        Api::Messages => messages::parse(body, format),
+        Api::Responses => responses::parse(body, format()?),
+        Api::Messages => messages::parse(body, format()?),
         Api::SglangGenerate => sglang::parse(body),
         // These only other engines have, which write nothing in Harmony.
         Api::OllamaChat => ollama::parse_chat(body),
@@ -399,13 +405,7 @@ pub fn parse_for(
 impl Request {
     /// A request for `prompt`, with what all APIs have in common.
     fn new(body: &Object<'_>, prompt: PromptInput) -> Result<Self, RequestError> {
-        let has_media = match &prompt {
-            PromptInput::Chat(chat) => chat.has_media(),
-            PromptInput::Harmony(_)
-            | PromptInput::Text { .. }
-            | PromptInput::Tokens { .. }
-            | PromptInput::Stored => false,
-        };
+        let has_media = prompt.has_media();
         Ok(Self {
             model: fields::string(body, "model")?,
             adapter: None,
@@ -419,6 +419,16 @@ impl Request {
             media: Vec::new(),
             approximation: has_media.then_some(Approximation::Media),
         })
+    }
+}
+
+impl PromptInput {
+    /// Whether it has media whose places only its template tells. Harmony shows none.
+    fn has_media(&self) -> bool {
+        match self {
+            Self::Chat(chat) => chat.has_media(),
+            Self::Harmony(_) | Self::Text { .. } | Self::Tokens { .. } | Self::Stored => false,
+        }
     }
 }
 

@@ -111,7 +111,7 @@ fn templates_get_what_vllm_gives_them() {
     for (number, line) in text.lines().enumerate() {
         let (api, body, traits, expected): (String, String, Value, Option<Map<String, Value>>) =
             serde_json::from_str(line).unwrap();
-        let api = Api::ALL.into_iter().find(|known| known.name() == api).unwrap();
+        let api = Api::from_name(&api).unwrap();
         let parsed = parse(api, body.as_bytes());
         let (template, mut config) = traits_of(&traits);
         config.hides_unused_tools = traits["hides_unused_tools"] == true;

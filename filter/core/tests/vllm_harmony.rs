@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
+use warmpath_core::config::ChatConfig;
 use warmpath_core::harmony::Piece;
 use warmpath_core::request::{Api, ChatFormat, PromptInput, RequestError, parse_for};
 use warmpath_template::CivilTime;
@@ -29,9 +30,7 @@ fn file() -> PathBuf {
 fn ours(api: Api, body: &str, hides_unused_tools: bool) -> Result<String, RequestError> {
     let request = parse_for(api, body.as_bytes(), |_| ChatFormat::Harmony)?;
     let PromptInput::Harmony(mut conversation) = request.prompt else { panic!("{body}") };
-    if conversation.is_tool_use_off && hides_unused_tools {
-        conversation.functions.clear();
-    }
+    conversation.restrict(&ChatConfig { hides_unused_tools, ..ChatConfig::default() });
     let day = CivilTime::from_unix(1_767_312_000, 0, 0);
     let text: String = conversation
         .pieces(day)
@@ -52,7 +51,7 @@ fn prompts_are_those_of_vllm() {
     for (number, line) in text.lines().enumerate() {
         let (api, body, traits, expected): (String, String, Value, Option<(String, u32, String)>) =
             serde_json::from_str(line).unwrap();
-        let api = Api::ALL.into_iter().find(|known| known.name() == api).unwrap();
+        let api = Api::from_name(&api).unwrap();
         let ours = ours(api, &body, traits["hides_unused_tools"] == true);
         match (ours, expected) {
             (Ok(ours), Some((expected, ..))) if ours == expected => equal += 1,

@@ -16,14 +16,12 @@ mod model_dir;
 mod verify;
 
 use serde_json::Value;
+use warmpath_bundle::harmony::Marks;
 use warmpath_bundle::{Bundle, BundleMeta, BundleSource, SpecialTokens, write};
 use warmpath_template::ChatTemplates;
 
 pub use error::PackError;
 pub use model_dir::ModelFiles;
-
-/// By these the filter knows a model that speaks Harmony.
-const HARMONY_MARKS: [&str; 5] = ["<|start|>", "<|message|>", "<|channel|>", "<|end|>", "<|call|>"];
 
 /// A bundle, and what is known about it.
 #[derive(Debug)]
@@ -73,7 +71,7 @@ pub fn pack(name: &str, files: &ModelFiles) -> Result<Packed, PackError> {
             "some layers have a window of {tokens} tokens: set `sliding_window_tokens` to that"
         ));
     }
-    if HARMONY_MARKS.iter().all(|mark| bundle.tokenizer.added_token_id(mark).is_some()) {
+    if Marks::of(&bundle.tokenizer).is_some() {
         notes.push(
             "chats are written in Harmony, as by vLLM: set `chat_format` for other engines".into(),
         );

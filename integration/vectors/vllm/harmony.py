@@ -9,7 +9,6 @@ day is 2026-01-02.
 """
 
 import argparse
-import asyncio
 import hashlib
 import json
 import os
@@ -23,7 +22,6 @@ import cases
 import oracle
 from vllm.entrypoints.openai.parser.harmony_utils import get_encoding
 from vllm.entrypoints.serve.engine.protocol import ErrorResponse
-from vllm.renderers import online_renderer
 
 BEGINNING = (
     "<|start|>system<|message|>You are ChatGPT, a large language model trained by OpenAI.\n"
@@ -212,30 +210,20 @@ def prompt(api, body, traits):
     """The ids of the prompt, or None when vLLM refuses the request."""
     # What vLLM finds for gpt-oss models.
     traits = {**cases.TRAITS, "system_first": True, "thinking_off_effort": "low", **traits}
-    online = object.__new__(online_renderer.OnlineRenderer)
-    online.__dict__.update(
-        model_config=oracle.MODEL_CONFIG,
-        renderer=oracle.Renderer("string"),
-        parser=None,
+    online = oracle.without_engine(
+        oracle.Renderer("string"),
+        traits,
         use_harmony=True,
         supports_browsing=False,
         supports_code_interpreter=False,
-        enable_auto_tools=True,
-        exclude_tools_when_tool_choice_none=traits["hides_unused_tools"],
         chat_template=None,
-        default_chat_template_kwargs={},
-        trust_request_chat_template=False,
     )
     try:
-        request = oracle.requested(api, body, traits)
-        if api == "responses":
-            result = asyncio.run(online.render_responses(request))
-            if isinstance(result, ErrorResponse):
-                return None
-            return result.engine_input["prompt_token_ids"]
-        result = asyncio.run(online.render_chat(request))
+        result = oracle.rendered(online, api, oracle.requested(api, body, traits))
         if isinstance(result, ErrorResponse):
             return None
+        if api == "responses":
+            return result.engine_input["prompt_token_ids"]
         _, (engine_input,) = result
         return engine_input["prompt_token_ids"]
     except Exception as error:  # noqa: BLE001

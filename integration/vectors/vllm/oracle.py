@@ -172,22 +172,37 @@ def plain(value):
     return json.loads(json.dumps(value, ensure_ascii=True))
 
 
-def conversation(api, body, traits):
-    """What the template gets, or None when vLLM refuses the request."""
-    renderer = Renderer(traits["content_format"])
-    template = "'developer'" if traits["developer"] else "no such role"
+def without_engine(renderer, traits, **more):
+    """vLLM's renderer of requests, for a model with these traits."""
     online = object.__new__(online_renderer.OnlineRenderer)
     online.__dict__.update(
         model_config=MODEL_CONFIG,
         renderer=renderer,
         parser=None,
-        use_harmony=False,
         enable_auto_tools=True,
         exclude_tools_when_tool_choice_none=traits["hides_unused_tools"],
-        chat_template=template,
-        chat_template_content_format="auto",
         default_chat_template_kwargs=traits["default_kwargs"],
         trust_request_chat_template=False,
+        **more,
+    )
+    return online
+
+
+def rendered(online, api, request):
+    render = online.render_responses if api == "responses" else online.render_chat
+    return asyncio.run(render(request))
+
+
+def conversation(api, body, traits):
+    """What the template gets, or None when vLLM refuses the request."""
+    renderer = Renderer(traits["content_format"])
+    template = "'developer'" if traits["developer"] else "no such role"
+    online = without_engine(
+        renderer,
+        traits,
+        use_harmony=False,
+        chat_template=template,
+        chat_template_content_format="auto",
         trust_request_mm_kwargs=True,
     )
     try:
@@ -196,8 +211,7 @@ def conversation(api, body, traits):
         tool_choice = getattr(request, "tool_choice", None)
         if api != "responses" and tool_choice != "none":
             request.tool_choice = None
-        render = online.render_responses if api == "responses" else online.render_chat
-        result = asyncio.run(render(request))
+        result = rendered(online, api, request)
         call = renderer.tokenizer.call
         if isinstance(result, ErrorResponse) or call is None:
             return None

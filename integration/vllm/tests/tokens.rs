@@ -134,7 +134,7 @@ fn gptoss() {
             Value,
             Option<(String, usize, String)>,
         ) = serde_json::from_str(line).unwrap();
-        let api = Api::ALL.into_iter().find(|known| known.name() == api).unwrap();
+        let api = Api::from_name(&api).unwrap();
         let hides_unused_tools = traits["hides_unused_tools"] == true;
         let config = ChatConfig { hides_unused_tools, ..ChatConfig::default() };
         let Ok(request) = parse_for(api, body.as_bytes(), |_| ChatFormat::Harmony) else {

@@ -202,35 +202,13 @@ impl Tokenizer {
         memo: Option<&mut SegmentMemo>,
         out: &mut Vec<u32>,
     ) -> Result<(), TokenizeError> {
-        if text.len() > TEXT_BYTES_MAX {
-            return Err(TokenizeError::TooLong { size: text.len(), max: TEXT_BYTES_MAX });
-        }
-        let key = memo.as_deref().and_then(|it| it.key(self.identity ^ PLAIN, false, text));
-        let mut memo = memo.zip(key);
-        if let Some((memo, key)) = &mut memo
-            && memo.recall(*key, text.len(), out)
-        {
-            return Ok(());
-        }
-        let start = out.len();
-        let done = self.with_scratch(text, |scratch| self.encode_plain_text(text, scratch, out));
-        if done.is_err() {
-            out.truncate(start);
-        } else if let Some((memo, key)) = memo {
-            memo.remember(key, out.get(start..).unwrap_or_default());
-        }
-        done
-    }
-
-    fn encode_plain_text(
-        &self,
-        text: &str,
-        scratch: &mut Scratch,
-        out: &mut Vec<u32>,
-    ) -> Result<(), TokenizeError> {
-        let normalized =
-            normalize_all(self.stages.get_normalizers(), text, INSIDE).map_err(engine)?;
-        self.encode_words(&normalized, scratch, out)
+        self.with_scratch(text, out, |scratch, out| {
+            with_memo(memo, self.identity ^ PLAIN, false, text, out, |out| {
+                let normalizers = self.stages.get_normalizers();
+                let normalized = normalize_all(normalizers, text, INSIDE).map_err(engine)?;
+                self.encode_words(&normalized, scratch, out)
+            })
+        })
     }
 
     fn encode(
@@ -240,21 +218,16 @@ impl Tokenizer {
         memo: Option<&mut SegmentMemo>,
         out: &mut Vec<u32>,
     ) -> Result<(), TokenizeError> {
-        if text.len() > TEXT_BYTES_MAX {
-            return Err(TokenizeError::TooLong { size: text.len(), max: TEXT_BYTES_MAX });
-        }
-        let start = out.len();
-        if add_special_tokens {
-            out.extend_from_slice(&self.prefix);
-        }
-        let done =
-            self.with_scratch(text, |scratch| self.encode_segments(text, memo, scratch, out));
-        if done.is_err() {
-            out.truncate(start);
-        } else if add_special_tokens {
-            out.extend_from_slice(&self.suffix);
-        }
-        done
+        self.with_scratch(text, out, |scratch, out| {
+            if add_special_tokens {
+                out.extend_from_slice(&self.prefix);
+            }
+            self.encode_segments(text, memo, scratch, out)?;
+            if add_special_tokens {
+                out.extend_from_slice(&self.suffix);
+            }
+            Ok(())
+        })
     }
 
     fn encode_segments(
@@ -272,16 +245,9 @@ impl Tokenizer {
                 }
                 Segment::Text { text, offset_bytes } => (text, offset_bytes),
             };
-            let key = memo.as_deref().and_then(|memo| memo.key(self.identity, offset == 0, text));
-            let (Some(memo), Some(key)) = (memo.as_deref_mut(), key) else {
-                self.encode_text(text, offset, scratch, out)?;
-                continue;
-            };
-            if !memo.recall(key, text.len(), out) {
-                let start = out.len();
-                self.encode_text(text, offset, scratch, out)?;
-                memo.remember(key, out.get(start..).unwrap_or_default());
-            }
+            with_memo(memo.as_deref_mut(), self.identity, offset == 0, text, out, |out| {
+                self.encode_text(text, offset, scratch, out)
+            })?;
         }
         Ok(())
     }
@@ -337,18 +303,27 @@ impl Tokenizer {
         Ok(())
     }
 
-    /// Runs `encode` on `text` with buffers that are kept for the next time.
+    /// Runs `encode` on `text` with buffers that are kept for the next time. Where it fails, `out` is as it
+    /// was before.
     fn with_scratch(
         &self,
         text: &str,
-        encode: impl FnOnce(&mut Scratch) -> Result<(), TokenizeError>,
+        out: &mut Vec<u32>,
+        encode: impl FnOnce(&mut Scratch, &mut Vec<u32>) -> Result<(), TokenizeError>,
     ) -> Result<(), TokenizeError> {
+        if text.len() > TEXT_BYTES_MAX {
+            return Err(TokenizeError::TooLong { size: text.len(), max: TEXT_BYTES_MAX });
+        }
+        let start = out.len();
         let mut scratch = self.take_scratch();
-        let done = encode(&mut scratch);
+        let done = encode(&mut scratch, out);
         if text.len() > SCRATCH_TEXT_BYTES_MAX {
             scratch.trim();
         }
         self.scratches.lock().unwrap_or_else(PoisonError::into_inner).push(scratch);
+        if done.is_err() {
+            out.truncate(start);
+        }
         done
     }
 
@@ -366,6 +341,25 @@ impl Tokenizer {
             },
         })
     }
+}
+
+/// Appends the ids of `text` as the memo has them, else as `encode` gives them, which the memo then keeps.
+fn with_memo(
+    memo: Option<&mut SegmentMemo>,
+    tokenizer: u64,
+    opens_sequence: bool,
+    text: &str,
+    out: &mut Vec<u32>,
+    encode: impl FnOnce(&mut Vec<u32>) -> Result<(), TokenizeError>,
+) -> Result<(), TokenizeError> {
+    let key = memo.as_deref().and_then(|memo| memo.key(tokenizer, opens_sequence, text));
+    let Some((memo, key)) = memo.zip(key) else { return encode(out) };
+    if !memo.recall(key, text.len(), out) {
+        let start = out.len();
+        encode(out)?;
+        memo.remember(key, out.get(start..).unwrap_or_default());
+    }
+    Ok(())
 }
 
 /// Builds all stages but the model, which [`STAND_IN_MODEL`] stands for.

@@ -319,7 +319,7 @@ impl Check {
     fn apis(&mut self, raw: &BTreeMap<String, bool>) -> Apis {
         let mut apis = Apis::default();
         for (name, is_on) in raw {
-            let api = Api::ALL.into_iter().find(|api| api.name() == name);
+            let api = Api::from_name(name);
             self.require(api.is_some(), format!("apis.{name}"), "is no API that is known");
             if let Some(api) = api.filter(|_| !is_on) {
                 apis.switch_off(api);

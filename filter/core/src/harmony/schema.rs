@@ -79,17 +79,20 @@ impl TypeScript {
     }
 
     fn union(&mut self, variants: &[Value], indent: &str) {
-        let inner = format!("{indent}   ");
         for variant in variants {
             self.push("\n");
-            self.push(indent);
-            self.push(" | ");
-            self.nullable(variant, &inner);
-            let mut comments: Vec<String> = Vec::new();
-            comments.extend(text_of(variant, "description").map(str::to_owned));
-            comments.extend(default_of(variant, Place::Union));
-            self.trailing(&comments);
+            self.variant(variant, indent, text_of(variant, "description"), Place::Union);
         }
+    }
+
+    /// A variant of a union, with what is said about it.
+    fn variant(&mut self, variant: &Value, indent: &str, about: Option<&str>, place: Place) {
+        self.push(indent);
+        self.push(" | ");
+        self.nullable(variant, &format!("{indent}   "));
+        let mut comments: Vec<String> = about.map(str::to_owned).into_iter().collect();
+        comments.extend(default_of(variant, place));
+        self.trailing(&comments);
     }
 
     fn types(&mut self, types: &[Value]) {
@@ -206,16 +209,10 @@ impl TypeScript {
         }
         self.name(name, indent);
         self.push("\n");
-        let inner = format!("{indent}   ");
         for (at, variant) in variants.iter().enumerate() {
-            self.push(indent);
-            self.push(" | ");
-            self.nullable(variant, &inner);
             let own = text_of(variant, "description");
             let own = own.filter(|_| own != about && !(at == 0 && above.is_some()));
-            let mut comments: Vec<String> = own.map(str::to_owned).into_iter().collect();
-            comments.extend(default_of(variant, Place::Member));
-            self.trailing(&comments);
+            self.variant(variant, indent, own, Place::Member);
             self.push("\n");
         }
         self.push(indent);

@@ -3,6 +3,7 @@ use std::fmt::Write as _;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::harmony::Mark;
 use crate::request::{Api, ChatFormat, parse, parse_for};
 
 #[path = "../../tests/support/model.rs"]

@@ -44,7 +44,8 @@ pub(super) fn parse(body: &Object<'_>, format: ChatFormat) -> Result<Request, Re
             if body.get("chat_template").is_some() {
                 return Err(RequestError::OwnTemplate);
             }
-            let mut request = Request::new(body, prompt(body, chat(body)?)?)?;
+            let mut request =
+                Request::new(body, prompt(body, PromptInput::Chat(Box::new(chat(body)?)))?)?;
             request.truncation = fields::truncation(body)?;
             request
         }
@@ -61,11 +62,11 @@ pub(super) fn parse(body: &Object<'_>, format: ChatFormat) -> Result<Request, Re
     Ok(request)
 }
 
-/// The chat, or the tokens that come with it.
-pub(super) fn prompt(body: &Object<'_>, chat: Chat) -> Result<PromptInput, RequestError> {
+/// `chat`, or the tokens that come with it.
+pub(super) fn prompt(body: &Object<'_>, chat: PromptInput) -> Result<PromptInput, RequestError> {
     Ok(match forwarded_tokens(body, chat.has_media())? {
         Some(tokens) => PromptInput::Tokens { tokens, media: Vec::new() },
-        None => PromptInput::Chat(Box::new(chat)),
+        None => chat,
     })
 }
 
@@ -110,10 +111,7 @@ pub(super) fn named_tool(body: &Object<'_>) -> Result<Option<String>, RequestErr
 /// Tokens that come with the messages; the engine takes them instead, unless it needs the messages for media
 /// or for an echo. The prefill stage of a disaggregated fleet passes them on; SGLang and TensorRT-LLM have
 /// fields for them.
-pub(super) fn forwarded_tokens(
-    body: &Object<'_>,
-    has_media: bool,
-) -> Result<Option<Vec<u32>>, RequestError> {
+fn forwarded_tokens(body: &Object<'_>, has_media: bool) -> Result<Option<Vec<u32>>, RequestError> {
     let params = fields::object(body, "kv_transfer_params")?;
     let of_params = params.and_then(|params| params.get("prompt_token_ids"));
     let given = || ["input_ids", "prompt_token_ids"].into_iter().find_map(|field| body.get(field));
@@ -142,11 +140,7 @@ pub(super) fn message(node: &Node<'_>) -> Result<Message, RequestError> {
     let given = node.as_object().ok_or(RequestError::WrongShape("messages"))?;
     let role = fields::needed_string(given, "role")?;
     let is_assistant = role == "assistant";
-    // The older name counts where the newer is missing.
-    let reasoning = match fields::string(given, "reasoning")? {
-        None => fields::string(given, "reasoning_content")?,
-        reasoning => reasoning,
-    };
+    let reasoning = reasoning(given)?;
     let tool_calls = if is_assistant { tool_calls(given)? } else { Vec::new() };
     let tool_call_id = match given.given("tool_call_id") {
         Some(id @ (Node::Null | Node::String(_))) if role == "tool" => Some(id.to_value()?),
@@ -168,6 +162,14 @@ pub(super) fn message(node: &Node<'_>) -> Result<Message, RequestError> {
         is_inline_system: false,
         role,
     })
+}
+
+/// An assistant's reasoning. The older name counts where the newer is missing.
+pub(super) fn reasoning(given: &Object<'_>) -> Result<Option<String>, RequestError> {
+    match fields::string(given, "reasoning")? {
+        None => fields::string(given, "reasoning_content"),
+        reasoning => Ok(reasoning),
+    }
 }
 
 /// A message's content: a string, or a list of parts.
@@ -335,5 +337,13 @@ impl Part {
     /// Plain text.
     pub(crate) fn text(text: String) -> Self {
         Self::Text { text, extra: Map::new() }
+    }
+
+    /// Its text; `None` for a part that is none.
+    pub(crate) fn into_text(self) -> Option<String> {
+        match self {
+            Self::Text { text, .. } => Some(text),
+            Self::Media { .. } | Self::ToolReference { .. } => None,
+        }
     }
 }

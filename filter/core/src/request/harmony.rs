@@ -30,7 +30,7 @@ pub(super) fn chat(body: &Object<'_>) -> Result<PromptInput, RequestError> {
         ..Conversation::default()
     };
     add_messages(given, &mut conversation)?;
-    prompt(body, conversation)
+    chat::prompt(body, PromptInput::Harmony(Box::new(conversation)))
 }
 
 /// The prompt of a request of Anthropic's API, which vLLM turns into `chat` first.
@@ -47,7 +47,7 @@ pub(super) fn messages(body: &Object<'_>, mut chat: Chat) -> Result<PromptInput,
         ..Conversation::default()
     };
     add_messages(given, &mut conversation)?;
-    prompt(body, conversation)
+    chat::prompt(body, PromptInput::Harmony(Box::new(conversation)))
 }
 
 /// The prompt of a request of `/v1/responses`.
@@ -61,14 +61,6 @@ pub(super) fn responses(body: &Object<'_>) -> Result<PromptInput, RequestError> 
     };
     add_items(body, &mut conversation)?;
     Ok(PromptInput::Harmony(Box::new(conversation)))
-}
-
-/// `conversation`, or the tokens that come with it.
-fn prompt(body: &Object<'_>, conversation: Conversation) -> Result<PromptInput, RequestError> {
-    Ok(match chat::forwarded_tokens(body, false)? {
-        Some(tokens) => PromptInput::Tokens { tokens, media: Vec::new() },
-        None => PromptInput::Harmony(Box::new(conversation)),
-    })
 }
 
 fn effort(name: Option<String>) -> Result<Effort, RequestError> {
@@ -135,11 +127,8 @@ impl Content {
     }
 
     fn of_parts(parts: Vec<Part>) -> Self {
-        let text = |part| match part {
-            Part::Text { text, .. } => Some(text),
-            Part::Media { .. } | Part::ToolReference { .. } => None,
-        };
-        Self { texts: parts.into_iter().map(text).collect(), is_text: true, is_shown: true }
+        let texts = parts.into_iter().map(Part::into_text).collect();
+        Self { texts, is_text: true, is_shown: true }
     }
 
     /// All as one text; `None` where no part has any.
@@ -163,16 +152,11 @@ impl Content {
 impl Given {
     fn read(node: &Node<'_>) -> Result<Self, RequestError> {
         let given = node.as_object().ok_or(MESSAGES)?;
-        // The older name counts where the newer is missing.
-        let reasoning = match fields::string(given, "reasoning")? {
-            None => fields::string(given, "reasoning_content")?,
-            reasoning => reasoning,
-        };
         let calls = fields::array(given, "tool_calls")?.unwrap_or_default();
         Ok(Self {
             role: fields::needed_string(given, "role")?,
             content: given.get("content").map(Content::read).transpose()?,
-            reasoning,
+            reasoning: chat::reasoning(given)?,
             calls: calls.iter().map(Called::read).collect::<Result<_, _>>()?,
             tool_call_id: fields::string(given, "tool_call_id")?.unwrap_or_default(),
         })

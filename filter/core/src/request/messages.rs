@@ -9,7 +9,8 @@ use super::json::{Node, Object};
 use super::media::ContentHasher;
 use super::tools::Definition;
 use super::{
-    Chat, ChatFormat, Message, Modality, Part, Request, RequestError, chat, fields, harmony,
+    Chat, ChatFormat, Message, Modality, Part, PromptInput, Request, RequestError, chat, fields,
+    harmony,
 };
 
 const CONTENT: RequestError = RequestError::WrongShape("content");
@@ -46,7 +47,7 @@ pub(super) fn parse(body: &Object<'_>, format: ChatFormat) -> Result<Request, Re
         add_message(&mut chat.messages, message)?;
     }
     let prompt = match format {
-        ChatFormat::Template => chat::prompt(body, chat)?,
+        ChatFormat::Template => chat::prompt(body, PromptInput::Chat(Box::new(chat)))?,
         ChatFormat::Harmony => harmony::messages(body, chat)?,
     };
     let mut request = Request::new(body, prompt)?;

@@ -24,7 +24,7 @@ pub(super) fn parse(body: &Object<'_>, format: ChatFormat) -> Result<Request, Re
         return Err(RequestError::Unsupported("prompt"));
     }
     let prompt = match format {
-        ChatFormat::Template => chat::prompt(body, chat_of(body)?)?,
+        ChatFormat::Template => chat::prompt(body, PromptInput::Chat(Box::new(chat_of(body)?)))?,
         ChatFormat::Harmony => harmony::responses(body)?,
     };
     let mut request = Request::new(body, prompt)?;
