@@ -4,7 +4,8 @@ its own tokenizer and chat template, and a configuration that vLLM fills with du
     python3 models.py DIR [FAMILY ...]
 
 Tokenizers and templates come from .cache/, where the fetch scripts of integration/vectors put them;
-a template of null is the tokenizer's own.
+a template of null is the tokenizer's own, if it has one: vLLM writes the chats of a family with an
+encoding by its own code.
 """
 
 import argparse
@@ -72,7 +73,8 @@ def make(target, name):
         # "llama" it would build another tokenizer from the vocabulary.
         settings["tokenizer_class"] = "PreTrainedTokenizerFast"
     (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
-    (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
+    if template is not None:
+        (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
     (folder / "config.json").write_text(json.dumps(config(family)), encoding="utf-8")
     return folder
 

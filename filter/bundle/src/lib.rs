@@ -44,7 +44,7 @@ pub use format::FORMAT_VERSION;
 #[cfg(feature = "fuzzing")]
 pub use fuzz::fuzz_bundle;
 pub use memo::{MemoStats, SegmentMemo};
-pub use meta::{BundleMeta, SpecialTokens};
+pub use meta::{BundleMeta, ENCODING, SpecialTokens, VERBATIM_ENCODING};
 pub use read::Bundle;
 pub use tokenizer::{Segment, Tokenizer};
 #[cfg(feature = "write")]

@@ -2,6 +2,15 @@
 
 use serde::{Deserialize, Serialize};
 
+/// Name of a template that writes chats as an engine's own code does, in a bundle that has no other.
+///
+/// Such code takes less from a request than a template gets: it neither leaves the last message open nor
+/// lets the tokenizer put special tokens around the prompt.
+pub const ENCODING: &str = "encoding";
+
+/// [`ENCODING`], for code that takes a request's messages before the engine tidies them for templates.
+pub const VERBATIM_ENCODING: &str = "verbatim_encoding";
+
 /// Where a bundle comes from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BundleMeta {

@@ -42,6 +42,8 @@ pub struct TemplateTraits {
     pub has_developer_role: bool,
     /// Whether the template refuses system messages that are not the first.
     pub is_system_first: bool,
+    /// Whether the engine tidies nothing for it: no header is dropped, no tool's texts are joined.
+    pub is_verbatim: bool,
     /// The reasoning effort that stands for no thinking.
     pub thinking_off_effort: &'static str,
     /// What stands for an image, a sound and a video in a string.
@@ -103,9 +105,8 @@ pub fn prepare(mut chat: Chat, traits: &TemplateTraits, config: &ChatConfig) -> 
     let mut media = Vec::new();
     let format = config.content_format.unwrap_or(traits.content_format);
     let messages = chat.messages.into_iter();
-    let mut messages: Vec<Map<String, Value>> = messages
-        .map(|message| to_template(message, format, &traits.placeholders, &mut media))
-        .collect();
+    let mut messages: Vec<Map<String, Value>> =
+        messages.map(|message| to_template(message, format, traits, &mut media)).collect();
     let is_developer =
         |message: &Map<String, Value>| message.get("role") == Some(&"developer".into());
     if !traits.has_developer_role && messages.iter().any(is_developer) {
@@ -187,11 +188,11 @@ fn variables(chat: &mut Chat, traits: &TemplateTraits, config: &ChatConfig) -> M
 fn to_template(
     mut message: Message,
     format: ContentFormat,
-    placeholders: &Placeholders,
+    traits: &TemplateTraits,
     media: &mut Vec<Media>,
 ) -> Map<String, Value> {
     let mut parts = message.content.take().unwrap_or_default();
-    if message.role == "system" {
+    if message.role == "system" && !traits.is_verbatim {
         drop_billing_header(&mut parts);
     }
     media.extend(parts.iter().filter_map(|part| match part {
@@ -200,12 +201,12 @@ fn to_template(
         }
         _ => None,
     }));
-    let is_tool = message.role == "tool";
+    let joins_texts = message.role == "tool" && !traits.is_verbatim;
     let is_text = |part: &Part| matches!(part, Part::Text { .. });
     let content = match format {
-        ContentFormat::String => Value::String(joined(parts, placeholders)),
+        ContentFormat::String => Value::String(joined(parts, &traits.placeholders)),
         // Few templates read a tool's answer in parts.
-        ContentFormat::OpenAi if is_tool && parts.iter().all(is_text) => {
+        ContentFormat::OpenAi if joins_texts && parts.iter().all(is_text) => {
             let texts: Vec<String> = parts.into_iter().filter_map(Part::into_text).collect();
             Value::String(texts.join("\n"))
         }

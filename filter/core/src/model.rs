@@ -12,7 +12,9 @@ use std::cell::{OnceCell, RefCell};
 
 use serde_json::{Map, Value};
 use warmpath_bundle::harmony::Marks;
-use warmpath_bundle::{Bundle, BundleError, SegmentMemo, TokenizeError, Tokenizer};
+use warmpath_bundle::{
+    Bundle, BundleError, ENCODING, SegmentMemo, TokenizeError, Tokenizer, VERBATIM_ENCODING,
+};
 use warmpath_template::{
     ChatRequest, ChatTemplates, CivilTime, RenderError, RenderLimits, SpecialTokens, TemplateError,
 };
@@ -46,6 +48,8 @@ struct ChatModel {
     /// The templates' own text, by name.
     sources: Vec<(String, String)>,
     traits: TemplateTraits,
+    /// Whether the template stands for an engine's own code.
+    is_encoding: bool,
     is_system_first: OnceCell<bool>,
     /// With the variables that it was found with: several configurations may share the model.
     thinking_off_effort: OnceCell<(Map<String, Value>, &'static str)>,
@@ -123,7 +127,7 @@ pub fn prompt(
         }
         PromptInput::Chat(chat) => {
             let model = needs_model()?;
-            let special_tokens = chat.special_tokens;
+            let special_tokens = chat.special_tokens && !model.has_encoding();
             let (text, of_chat) = model.render(*chat, config, now)?;
             loose.extend(of_chat);
             (model.encode(&text, special_tokens, request.truncation)?, Vec::new())
@@ -160,10 +164,14 @@ impl Model {
             None
         } else {
             let templates = ChatTemplates::compile(&bundle.templates, special)?;
+            let has = |wanted| bundle.templates.iter().any(|(name, _)| name == wanted);
+            let is_verbatim = has(VERBATIM_ENCODING);
+            let is_encoding = is_verbatim || has(ENCODING);
             let traits = TemplateTraits {
                 content_format: templates.content_format(),
                 has_developer_role: probe::has_developer_role(&bundle.templates),
-                is_system_first: false,
+                is_system_first: is_encoding,
+                is_verbatim,
                 thinking_off_effort: "none",
                 placeholders: placeholders.texts(),
             };
@@ -171,6 +179,7 @@ impl Model {
                 templates,
                 sources: bundle.templates,
                 traits,
+                is_encoding,
                 is_system_first: OnceCell::new(),
                 thinking_off_effort: OnceCell::new(),
             })
@@ -184,6 +193,11 @@ impl Model {
     #[must_use]
     pub fn speaks_harmony(&self) -> bool {
         self.harmony.is_some()
+    }
+
+    /// Whether the engine writes chats with code of its own, which the bundle's template stands for.
+    fn has_encoding(&self) -> bool {
+        self.chat.as_ref().is_some_and(|chat| chat.is_encoding)
     }
 
     /// The tokens of a conversation in Harmony.
@@ -213,7 +227,11 @@ impl Model {
         tokens.iter().all(|token| *token < self.tokenizer.vocab_size())
     }
 
-    fn render(
+    /// The text that a chat becomes, and the media in it.
+    ///
+    /// # Errors
+    /// [`PromptError`] when the model has no template, or the template refuses the chat.
+    pub fn render(
         &self,
         chat: Chat,
         config: &ChatConfig,
@@ -251,7 +269,7 @@ impl ChatModel {
     /// The template's traits, those probed for that `chat` depends on.
     fn traits_for(&self, chat: &Chat, config: &ChatConfig, now: NowMs) -> TemplateTraits {
         let mut traits = self.traits.clone();
-        if chat.messages.iter().any(|message| message.is_inline_system) {
+        if !self.is_encoding && chat.messages.iter().any(|message| message.is_inline_system) {
             let sources = &self.sources;
             traits.is_system_first =
                 *self.is_system_first.get_or_init(|| probe::is_system_first(sources, now));
@@ -283,7 +301,7 @@ impl ChatModel {
             tools: conversation.tools.as_ref(),
             documents: conversation.documents.as_ref(),
             add_generation_prompt: conversation.add_generation_prompt,
-            continue_final_message: conversation.continue_final_message,
+            continue_final_message: conversation.continue_final_message && !self.is_encoding,
             kwargs: &conversation.kwargs,
             template_name: None,
             now: civil_time(now),

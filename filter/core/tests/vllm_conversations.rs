@@ -33,6 +33,7 @@ fn traits_of(traits: &Value) -> (TemplateTraits, ChatConfig) {
         },
         has_developer_role: is_set("developer"),
         is_system_first: is_set("system_first"),
+        is_verbatim: false,
         thinking_off_effort: match traits["thinking_off_effort"].as_str() {
             Some("low") => "low",
             _ => "none",

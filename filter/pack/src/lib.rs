@@ -11,6 +11,7 @@
 #![deny(missing_docs)]
 
 mod config;
+mod encoding;
 mod error;
 mod model_dir;
 mod verify;
@@ -20,6 +21,7 @@ use warmpath_bundle::harmony::Marks;
 use warmpath_bundle::{Bundle, BundleMeta, BundleSource, SpecialTokens, write};
 use warmpath_template::ChatTemplates;
 
+pub use encoding::Encoding;
 pub use error::PackError;
 pub use model_dir::ModelFiles;
 
@@ -69,6 +71,12 @@ pub fn pack(name: &str, files: &ModelFiles) -> Result<Packed, PackError> {
     if let Some(tokens) = files.sliding_window_tokens()? {
         notes.push(format!(
             "some layers have a window of {tokens} tokens: set `sliding_window_tokens` to that"
+        ));
+    }
+    if let Some(encoding) = files.encoding {
+        notes.push(format!(
+            "chats are written as by vLLM's tokenizer mode {}: give a template for other engines",
+            encoding.name
         ));
     }
     if Marks::of(&bundle.tokenizer).is_some() {

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
-use warmpath_pack::{ModelFiles, PackError, Packed, pack};
+use clap::builder::PossibleValuesParser;
+use warmpath_pack::{Encoding, ModelFiles, PackError, Packed, pack};
 
 /// Packs a model's tokenizer and chat templates into one file for Warmpath's filter.
 #[derive(Debug, Parser)]
@@ -22,6 +23,9 @@ struct Options {
     /// Use this chat template, and no other.
     #[arg(long, value_name = "FILE")]
     chat_template: Option<PathBuf>,
+    /// Write chats as vLLM does with this --tokenizer-mode; by itself that of the model's architecture.
+    #[arg(long, conflicts_with = "chat_template", value_parser = PossibleValuesParser::new(Encoding::names()))]
+    encoding: Option<String>,
     /// The model's name, for reports.
     #[arg(long)]
     name: String,
@@ -45,12 +49,13 @@ fn main() -> ExitCode {
 }
 
 fn run(options: &Options) -> Result<Packed, PackError> {
-    let files = ModelFiles::find(
+    let mut files = ModelFiles::find(
         &options.model_dir,
         options.tokenizer.as_deref(),
         options.tokenizer_config.as_deref(),
         options.chat_template.as_deref(),
     )?;
+    files.encoding = options.encoding.as_deref().and_then(Encoding::named).or(files.encoding);
     let packed = pack(&options.name, &files)?;
     std::fs::write(&options.output, &packed.bytes)
         .map_err(|source| PackError::Io { path: options.output.clone(), source })?;

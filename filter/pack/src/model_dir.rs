@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::PackError;
+use crate::{Encoding, PackError};
 
 /// What was found in a model directory, and where.
 #[derive(Debug, Clone)]
@@ -21,13 +21,16 @@ pub struct ModelFiles {
     pub model_config_path: Option<PathBuf>,
     /// Template files as `(template name, path)`, the default first.
     pub template_paths: Vec<(String, PathBuf)>,
+    /// How the engine writes chats, if not with a template: then those are not looked at.
+    pub encoding: Option<Encoding>,
 }
 
 impl ModelFiles {
     /// Looks into a directory. Paths given explicitly replace those of the directory.
     ///
     /// # Errors
-    /// [`PackError::Io`] when tokenizer.json or an explicit file cannot be read.
+    /// [`PackError::Io`] when tokenizer.json, config.json or an explicit file cannot be read,
+    /// [`PackError::Json`] when config.json is no JSON.
     pub fn find(
         dir: &Path,
         tokenizer: Option<&Path>,
@@ -47,13 +50,19 @@ impl ModelFiles {
             Some(path) => vec![("default".to_owned(), path.to_owned())],
             None => template_files(dir)?,
         };
+        let model_config_path = existing("config.json");
+        let encoding = match (&model_config_path, template) {
+            (Some(path), None) => encoding(&json(path)?),
+            _ => None,
+        };
         Ok(Self {
             tokenizer: read(&tokenizer_path)?,
             tokenizer_path,
             config_path,
             special_map_path: existing("special_tokens_map.json"),
-            model_config_path: existing("config.json"),
+            model_config_path,
             template_paths,
+            encoding,
         })
     }
 
@@ -90,9 +99,12 @@ impl ModelFiles {
         Ok(tokens.filter(|tokens| *tokens > 0 && is_mixed))
     }
 
-    /// Chat templates as `(name, source)`: those of files, else that of chat_template.json, else
-    /// those of the configuration.
+    /// Chat templates as `(name, source)`: the encoding's, else those of files, else that of
+    /// chat_template.json, else those of the configuration.
     pub(crate) fn templates(&self, config: &Value) -> Result<Vec<(String, String)>, PackError> {
+        if let Some(encoding) = self.encoding {
+            return Ok(vec![(encoding.template.to_owned(), encoding.source.to_owned())]);
+        }
         if self.template_paths.is_empty() {
             let path = self.config_path.clone().unwrap_or_default();
             return named_templates(config.get("chat_template"), &path);
@@ -108,6 +120,16 @@ impl ModelFiles {
         }
         Ok(templates)
     }
+}
+
+/// The encoding of a model with this config.json.
+fn encoding(model_config: &Value) -> Option<Encoding> {
+    let architectures = model_config.get("architectures").and_then(Value::as_array);
+    architectures
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .find_map(Encoding::of_architecture)
 }
 
 fn template_files(dir: &Path) -> Result<Vec<(String, PathBuf)>, PackError> {

@@ -274,3 +274,30 @@ fn a_model_that_speaks_harmony_is_noted() {
     let dir = ModelDir::new(&json!({"added_tokens_decoder": decoder}));
     assert!(dir.pack().expect("packs").notes.join("\n").contains("Harmony"));
 }
+
+#[test]
+fn chats_that_the_engine_writes_by_code_get_its_encoding() {
+    let dir = ModelDir::new(&json!({"chat_template": "unused"}));
+    dir.put("config.json", &json!({"architectures": ["DeepseekV4ForCausalLM"]}).to_string());
+    let packed = dir.packed();
+    let [(name, source)] = names(&packed)[..] else { panic!("{:?}", packed.templates) };
+    assert_eq!(name, "encoding");
+    assert!(source.contains("deepseek_v4)"), "{source}");
+    assert!(packed.notes.join("\n").contains("tokenizer mode deepseek_v4"));
+    // For engines that run a template after all.
+    dir.put("own.jinja", "own");
+    let own = dir.path().join("own.jinja");
+    let files = ModelFiles::find(dir.path(), None, None, Some(&own)).expect("finds");
+    assert_eq!(names(&pack("test", &files).expect("packs")), [("default", "own")]);
+}
+
+#[test]
+fn the_program_takes_an_encoding_by_name() {
+    let dir = ModelDir::new(&json!({}));
+    let output = dir.run(&["--encoding", "deepseek_v41"]);
+    let shown = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{output:?}");
+    assert!(shown.contains("verbatim_encoding ("), "{shown}");
+    let output = dir.run(&["--encoding", "deepseek"]);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("deepseek_v32"), "{output:?}");
+}

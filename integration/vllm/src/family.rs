@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use warmpath_harness::paths::repository;
-use warmpath_pack::{ModelFiles, pack};
+use warmpath_pack::{Encoding, ModelFiles, pack};
 
 /// A path within the repository.
 #[must_use]
@@ -37,6 +37,21 @@ pub fn names() -> Vec<String> {
     families.as_object().unwrap().keys().cloned().collect()
 }
 
+/// A bundle of DeepSeek V4's tokenizer that writes chats as an encoding of [`warmpath_pack`] does; the path
+/// that is missing when the tokenizer is not cached.
+///
+/// # Panics
+/// When it is there and cannot be packed, or there is no such encoding.
+pub fn encoding_bundle(name: &str) -> Result<Vec<u8>, PathBuf> {
+    let dir = repository().join(".cache/tokenizers/deepseek_v4");
+    if !dir.join("tokenizer.json").is_file() {
+        return Err(dir);
+    }
+    let mut files = ModelFiles::find(&dir, None, None, None).expect("the files");
+    files.encoding = Some(Encoding::named(name).expect("an encoding"));
+    Ok(pack(name, &files).expect("packs").bytes)
+}
+
 /// The bundle of a family, made of its cached tokenizer and template; the path that is missing when
 /// they are not cached.
 ///
@@ -54,6 +69,7 @@ pub fn bundle(name: &str) -> Result<Vec<u8>, PathBuf> {
             return Err(path.clone());
         }
     }
-    let files = ModelFiles::find(&dir, None, None, template.as_deref()).expect("the files");
+    let mut files = ModelFiles::find(&dir, None, None, template.as_deref()).expect("the files");
+    files.encoding = family["encoding"].as_str().map(|name| Encoding::named(name).expect("known"));
     Ok(pack(name, &files).expect("packs").bytes)
 }

@@ -8,6 +8,7 @@ fn traits(content_format: ContentFormat) -> TemplateTraits {
         content_format,
         has_developer_role: false,
         is_system_first: false,
+        is_verbatim: false,
         thinking_off_effort: "none",
         placeholders: Placeholders { image: "<image>".to_owned(), ..Placeholders::default() },
     }

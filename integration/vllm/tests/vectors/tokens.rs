@@ -1,12 +1,8 @@
 //! Token ids against those that a vLLM gave, for chats with tools, thinking, prefills and the like,
 //! and for texts with and without special tokens. `integration/vectors/vllm/tokens.py` writes the
 //! vectors anew.
-//!
-//! Families whose tokenizer or template is not cached are named and skipped; with
-//! `WARMPATH_REQUIRE_VECTORS=1` they are a failure.
 
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 use warmpath_core::config::ChatConfig;
 use warmpath_core::ids::NowMs;
 use warmpath_core::model::{Model, PromptError, prompt};
@@ -44,25 +40,11 @@ fn ids(model: &Model, api: Api, body: &Value) -> Result<Vec<u32>, Refused> {
 
 fn digest(ids: &[u32]) -> String {
     let bytes: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
-    let digest = Sha256::digest(bytes);
-    digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// The model of a family, where it is cached.
-fn model(family: &str) -> Option<Model> {
-    match bundle(family) {
-        Ok(bundle) => Some(Model::from_bundle(bundle, 7).expect("loads")),
-        Err(missing) => {
-            let required = std::env::var_os("WARMPATH_REQUIRE_VECTORS").is_some();
-            assert!(!required, "{} is not cached", missing.display());
-            eprintln!("SKIPPED: {} is not cached", missing.display());
-            None
-        }
-    }
+    crate::digest(&bytes, 16)
 }
 
 fn check(family: &str) {
-    let Some(model) = model(family) else { return };
+    let Some(model) = crate::model(bundle(family)) else { return };
     assert!(!model.speaks_harmony());
     let chats: Vec<Value> = serde_json::from_str(&read(&vectors().join("chats.json"))).unwrap();
     let chats: Vec<Value> = chats.iter().map(expanded).collect();
@@ -111,6 +93,11 @@ fn deepseek_v3() {
 }
 
 #[test]
+fn deepseek_v4() {
+    check("deepseek_v4");
+}
+
+#[test]
 fn gemma3() {
     check("gemma3");
 }
@@ -124,7 +111,7 @@ fn mistral() {
 /// are compared.
 #[test]
 fn gptoss() {
-    let Some(model) = model("gptoss") else { return };
+    let Some(model) = crate::model(bundle("gptoss")) else { return };
     assert!(model.speaks_harmony());
     let mut compared = 0;
     for line in read(&vectors().join("harmony.jsonl")).lines() {
@@ -153,5 +140,8 @@ fn gptoss() {
 fn every_family_has_a_test() {
     let mut names = names();
     names.sort_unstable();
-    assert_eq!(names, ["deepseek_v3", "gemma3", "gptoss", "llama3_1", "mistral", "qwen3"]);
+    assert_eq!(
+        names,
+        ["deepseek_v3", "deepseek_v4", "gemma3", "gptoss", "llama3_1", "mistral", "qwen3"]
+    );
 }

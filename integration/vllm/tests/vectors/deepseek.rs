@@ -1,0 +1,122 @@
+//! The chats of DeepSeek models whose engines write them with code of their own: the prompts of
+//! `integration/vectors/vllm/deepseek.jsonl`, which `deepseek.py` there writes anew.
+//!
+//! `WARMPATH_DEEPSEEK` names another file of such prompts, for longer random runs.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde_json::{Map, Value};
+use warmpath_core::config::ChatConfig;
+use warmpath_core::ids::NowMs;
+use warmpath_core::model::Model;
+use warmpath_core::request::{Api, PromptInput, parse};
+use warmpath_pack::Encoding;
+use warmpath_vllm::family::{encoding_bundle, read, vectors};
+
+/// What all prompts with tools, and all with an effort, have in common: its start and its end.
+const COMMON: [(&str, &str); 4] = [
+    ("## Tools\n", "<functions>\n"),
+    ("## Tools\n", "### Available Tool Schemas\n"),
+    ("Reasoning Effort: Absolute", "unchecked.\n\n"),
+    ("Reasoning Effort: Beyond", "undiscovered.\n\n"),
+];
+
+/// Shortened as in the file.
+fn shortened(text: &str) -> String {
+    let mut text = text.to_owned();
+    for (start, end) in COMMON {
+        let mut rest = text.as_str();
+        let mut out = String::new();
+        while let Some((before, after)) = rest.split_once(start)
+            && let Some((common, behind)) = after.split_once(end)
+        {
+            let digest = crate::digest(format!("{start}{common}{end}").as_bytes(), 8);
+            out += &format!("{before}{{{{{digest}}}}}");
+            rest = behind;
+        }
+        text = out + rest;
+    }
+    text
+}
+
+fn ours(model: &Model, api: Api, body: &str, config: &ChatConfig) -> Result<String, String> {
+    let request = parse(api, body.as_bytes()).map_err(|error| error.to_string())?;
+    let PromptInput::Chat(chat) = request.prompt else { panic!("{body}") };
+    let rendered = model.render(*chat, config, NowMs(1_767_312_000_000));
+    Ok(rendered.map_err(|error| error.to_string())?.0)
+}
+
+fn check(encoding: &str, equal_min: usize) {
+    let Some(model) = crate::model(encoding_bundle(encoding)) else { return };
+    let file = std::env::var_os("WARMPATH_DEEPSEEK");
+    let file = file.map_or_else(|| vectors().join("deepseek.jsonl"), PathBuf::from);
+    let (mut equal, mut not_written, mut wrong) = (0, BTreeMap::new(), Vec::new());
+    for line in read(&file).lines() {
+        let (api, body, traits, mut texts): (String, String, Value, BTreeMap<String, String>) =
+            serde_json::from_str(line).unwrap();
+        let config = ChatConfig {
+            hides_unused_tools: traits["hides_unused_tools"] == true,
+            template_kwargs: traits["default_kwargs"].as_object().map_or_else(Map::new, Map::clone),
+            ..ChatConfig::default()
+        };
+        // What the engine refuses is computed nowhere.
+        let Some(expected) = texts.remove(encoding) else { continue };
+        match ours(&model, Api::from_name(&api).unwrap(), &body, &config) {
+            Ok(ours) if shortened(&ours) == expected => equal += 1,
+            Ok(ours) => {
+                wrong.push(format!("{body}\n  vllm: {expected:?}\n  ours: {:?}", shortened(&ours)))
+            }
+            // It is placed by load, under its name.
+            Err(error) => not_written.entry(error).or_insert_with(Vec::new).push(body),
+        }
+    }
+    let count: usize = not_written.values().map(Vec::len).sum();
+    println!("{encoding}: {equal} equal, {} differ, {count} not written", wrong.len());
+    for (error, bodies) in &not_written {
+        println!("  {}: {error}: {}", bodies.len(), bodies[0]);
+    }
+    assert!(
+        wrong.is_empty(),
+        "{encoding}: {} differ:\n{}",
+        wrong.len(),
+        wrong[..wrong.len().min(8)].join("\n")
+    );
+    assert!(
+        equal >= equal_min && count * 15 <= equal,
+        "{encoding}: {equal} equal, {count} not written"
+    );
+}
+
+#[test]
+fn deepseek_v32() {
+    check("deepseek_v32", 400);
+}
+
+#[test]
+fn deepseek_v4() {
+    check("deepseek_v4", 500);
+}
+
+#[test]
+fn deepseek_v41() {
+    check("deepseek_v41", 400);
+}
+
+/// Neither the limit of a template's steps nor a quadratic loop stands in a long chat's way.
+#[test]
+fn long_chats_are_written() {
+    let said = r#"{"role": "user", "content": "go on"},
+        {"role": "assistant", "tool_calls": [
+            {"id": "x", "type": "function", "function": {"name": "f", "arguments": "{}"}},
+            {"id": "y", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+        ]},
+        {"role": "tool", "tool_call_id": "y", "content": "2"},
+        {"role": "tool", "tool_call_id": "x", "content": "1"}"#;
+    let body = format!(r#"{{"messages": [{}]}}"#, vec![said; 800].join(","));
+    for encoding in Encoding::names() {
+        let Some(model) = crate::model(encoding_bundle(encoding)) else { return };
+        let text = ours(&model, Api::ChatCompletions, &body, &ChatConfig::default()).unwrap();
+        assert_eq!(text.matches("go on").count(), 800, "{encoding}");
+    }
+}
