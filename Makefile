@@ -1,7 +1,7 @@
 # What a newcomer needs: Rust by rustup, a C compiler, Python 3 with venv, make. Everything else is fetched,
 # pinned and checked, into .cache/ and target/.
 #
-# All native programs and tests share one profile. Cargo gives a dependency the features that the packages
+# All native programs and tests share one profile, but for those that measure or simulate for minutes. Cargo gives a dependency the features that the packages
 # of one command ask for together, test-only ones included when it builds tests; so `make test` builds its
 # programs and all of its tests in one selection of packages, and nothing is compiled twice.
 
@@ -9,11 +9,15 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-builtin-rules --no-print-directory
-# Two cores build one thing at a time; cargo itself uses both.
+# Two cores build one thing at a time; cargo itself uses both. The exception is `side-by-side`.
+ifndef SIDE_BY_SIDE
 .NOTPARALLEL:
+endif
 
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 BIN := $(TARGET_DIR)/debug
+# Programs whose work is all their own: a release build of them is soon made up for.
+FAST_BIN := $(TARGET_DIR)/release
 CARGO ?= cargo
 LOCKED ?= --locked
 NATIVE := --workspace --exclude warmpath-filter
@@ -46,14 +50,22 @@ test: ## Everything that CI runs: check, the tests in a real Envoy, a short run 
 	@tools/tally.sh $(MAKE) test-all BUILD=--all-targets
 
 .PHONY: test-all
-test-all: check e2e fuzz-smoke
+test-all: side-by-side check e2e fuzz-smoke
+
+# Downloads wait for the network, and the filter's last step keeps one core busy for most of a minute.
+.PHONY: side-by-side
+side-by-side: $(TOOLCHAIN) $(CRATES)
+	@$(MAKE) -j3 --output-sync=target SIDE_BY_SIDE=1 filter lint fetch
 
 .PHONY: check
-check: format filter $(VECTORS) ## Format, lints (native and wasm), docs, tests without Envoy, repository rules.
-	$(CARGO) clippy $(LOCKED) --quiet --workspace --all-targets -- -D warnings
+check: format filter lint $(VECTORS) ## Format, lints (native and wasm), docs, tests without Envoy, repository rules.
 	$(WASM_CARGO) clippy $(LOCKED) --quiet -p warmpath-filter --profile wasm --target wasm32-wasip1 -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc $(LOCKED) --quiet --workspace --no-deps
 	$(CARGO) test $(LOCKED) $(NATIVE) --exclude warmpath-e2e -- --skip in_envoy::
+
+.PHONY: lint
+lint: $(TOOLCHAIN) $(CRATES)
+	$(CARGO) clippy $(LOCKED) --quiet --workspace --all-targets -- -D warnings
 
 .PHONY: format
 format: $(TOOLCHAIN)
@@ -83,28 +95,28 @@ e2e-vllm: filter $(ENVOY) $(VECTORS) $(VLLM) ## The same against a real vLLM on 
 	WARMPATH_VLLM=$(abspath $(VLLM)) $(CARGO) test $(LOCKED) $(NATIVE) --test real_engine --test real_cache -- --ignored --nocapture --test-threads=1
 
 .PHONY: evaluate
-evaluate: native ## Simulate fleets under every policy: docs/evaluation.md.
-	@$(BIN)/warmpath-fleet evaluate
+evaluate: fast ## Simulate fleets under every policy: docs/evaluation.md.
+	@$(FAST_BIN)/warmpath-fleet evaluate
 
 .PHONY: confirm
-confirm: filter bundle native $(ENVOY) ## Rows of the evaluation again, in a real Envoy: docs/confirmation.md.
-	@$(BIN)/warmpath-confirm --page docs/confirmation.md
+confirm: filter bundle fast $(ENVOY) ## Rows of the evaluation again, in a real Envoy: docs/confirmation.md.
+	@$(FAST_BIN)/warmpath-confirm --page docs/confirmation.md
 
 .PHONY: resilience
 resilience: filter native $(ENVOY) ## What faults cost, in a real Envoy (20 minutes): docs/resilience.md.
 	@$(BIN)/warmpath-resilience --page docs/resilience.md
 
 .PHONY: bench
-bench: filter bundle native $(ENVOY) ## What the filter adds to a request's latency.
-	@$(BIN)/warmpath-bench
+bench: filter bundle fast $(ENVOY) ## What the filter adds to a request's latency.
+	@$(FAST_BIN)/warmpath-bench
 
 .PHONY: bench-memory
-bench-memory: filter bundle native $(ENVOY) $(VECTORS) ## What the filter and its bundles take of Envoy's memory.
+bench-memory: filter bundle fast $(ENVOY) $(VECTORS) ## What the filter and its bundles take of Envoy's memory.
 	@mkdir -p .cache/bundles
 	@for name in llama3_1 gemma3; do \
 		$(BIN)/warmpath-pack --model-dir .cache/tokenizers/$$name --name $$name -o .cache/bundles/$$name.wpb >/dev/null; \
 	done
-	@$(BIN)/warmpath-bench memory .cache/demo.wpb .cache/bundles/llama3_1.wpb .cache/bundles/gemma3.wpb
+	@$(FAST_BIN)/warmpath-bench memory .cache/demo.wpb .cache/bundles/llama3_1.wpb .cache/bundles/gemma3.wpb
 
 .PHONY: docs
 docs: $(TOOLCHAIN) $(CRATES) ## Write the documents that are made from the code: metrics, configuration.
@@ -126,6 +138,10 @@ bundle: native $(MODEL) ## Pack the demo model's tokenizer and chat template: .c
 .PHONY: native
 native: $(TOOLCHAIN) $(CRATES)
 	@$(CARGO) build $(LOCKED) $(NATIVE) $(BUILD)
+
+.PHONY: fast
+fast: $(TOOLCHAIN) $(CRATES)
+	@$(CARGO) build $(LOCKED) --release -p warmpath-fleet -p warmpath-confirm -p warmpath-bench
 
 .PHONY: fetch
 fetch: $(TOOLCHAIN) $(CRATES) $(ENVOY) $(PROMTOOL) $(MODEL) $(VECTORS) ## Download all that the other targets need.

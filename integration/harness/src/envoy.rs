@@ -176,9 +176,10 @@ impl EnvoyProcess {
             options.concurrency.to_string(),
             "--log-level".to_owned(),
             options.log_level.clone(),
-            // Listeners that were replaced go soon.
+            // Listeners that were replaced go soon, but not before the workers of a slow machine have made
+            // their new VMs: until then connections come to the old ones.
             "--drain-time-s".to_owned(),
-            "5".to_owned(),
+            "15".to_owned(),
             // Hot restart keeps shared memory by a number that a second Envoy would collide with.
             "--disable-hot-restart".to_owned(),
         ];
