@@ -52,10 +52,11 @@ test: ## Everything that CI runs: check, the tests in a real Envoy, a short run 
 .PHONY: test-all
 test-all: side-by-side check e2e fuzz-smoke
 
-# Downloads wait for the network, and the filter's last step keeps one core busy for most of a minute.
+# Downloads wait for the network, and the filter's last step keeps one core busy for most of a minute: the
+# lints take what the filter leaves.
 .PHONY: side-by-side
 side-by-side: $(TOOLCHAIN) $(CRATES)
-	@$(MAKE) -j3 --output-sync=target SIDE_BY_SIDE=1 filter lint fetch
+	@$(MAKE) -j3 --output-sync=target SIDE_BY_SIDE='nice -n 15' filter lint fetch
 
 .PHONY: check
 check: format filter lint $(VECTORS) ## Format, lints (native and wasm), docs, tests without Envoy, repository rules.
@@ -65,7 +66,7 @@ check: format filter lint $(VECTORS) ## Format, lints (native and wasm), docs, t
 
 .PHONY: lint
 lint: $(TOOLCHAIN) $(CRATES)
-	$(CARGO) clippy $(LOCKED) --quiet --workspace --all-targets -- -D warnings
+	$(SIDE_BY_SIDE) $(CARGO) clippy $(LOCKED) --quiet --workspace --all-targets -- -D warnings
 
 .PHONY: format
 format: $(TOOLCHAIN)
