@@ -1,18 +1,17 @@
 # What a newcomer needs: Rust by rustup, a C compiler, Python 3 with venv, make. Everything else is fetched,
 # pinned and checked, into .cache/ and target/.
 #
-# All native programs and tests share one profile, but for those that measure or simulate for minutes. Cargo gives a dependency the features that the packages
-# of one command ask for together, test-only ones included when it builds tests; so `make test` builds its
-# programs and all of its tests in one selection of packages, and nothing is compiled twice.
+# All native programs and tests share one profile, but for those that measure or simulate for minutes. Cargo
+# gives a dependency the features that the packages of one command ask for together, test-only ones included
+# when it builds tests; so `make test` builds its programs and all of its tests in one selection of packages,
+# and nothing is compiled twice.
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-builtin-rules --no-print-directory
-# Two cores build one thing at a time; cargo itself uses both. The exception is `side-by-side`.
-ifndef SIDE_BY_SIDE
+# Two cores build one thing at a time; cargo itself uses both.
 .NOTPARALLEL:
-endif
 
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 BIN := $(TARGET_DIR)/debug
@@ -50,23 +49,14 @@ test: ## Everything that CI runs: check, the tests in a real Envoy, a short run 
 	@tools/tally.sh $(MAKE) test-all BUILD=--all-targets
 
 .PHONY: test-all
-test-all: side-by-side check e2e fuzz-smoke
-
-# Downloads wait for the network, and the filter's last step keeps one core busy for most of a minute: the
-# lints take what the filter leaves.
-.PHONY: side-by-side
-side-by-side: $(TOOLCHAIN) $(CRATES)
-	@$(MAKE) -j3 --output-sync=target SIDE_BY_SIDE='nice -n 15' filter lint fetch
+test-all: check e2e fuzz-smoke
 
 .PHONY: check
-check: format filter lint $(VECTORS) ## Format, lints (native and wasm), docs, tests without Envoy, repository rules.
+check: format filter $(VECTORS) ## Format, lints (native and wasm), docs, tests without Envoy, repository rules.
+	$(CARGO) clippy $(LOCKED) --quiet --workspace --all-targets -- -D warnings
 	$(WASM_CARGO) clippy $(LOCKED) --quiet -p warmpath-filter --profile wasm --target wasm32-wasip1 -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc $(LOCKED) --quiet --workspace --no-deps
 	$(CARGO) test $(LOCKED) $(NATIVE) --exclude warmpath-e2e -- --skip in_envoy::
-
-.PHONY: lint
-lint: $(TOOLCHAIN) $(CRATES)
-	$(SIDE_BY_SIDE) $(CARGO) clippy $(LOCKED) --quiet --workspace --all-targets -- -D warnings
 
 .PHONY: format
 format: $(TOOLCHAIN)

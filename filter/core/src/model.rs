@@ -170,7 +170,7 @@ impl Model {
             let traits = TemplateTraits {
                 content_format: templates.content_format(),
                 has_developer_role: probe::has_developer_role(&bundle.templates),
-                is_system_first: is_encoding,
+                is_system_first: false,
                 is_verbatim,
                 thinking_off_effort: "none",
                 placeholders: placeholders.texts(),
@@ -180,7 +180,8 @@ impl Model {
                 sources: bundle.templates,
                 traits,
                 is_encoding,
-                is_system_first: OnceCell::new(),
+                // Nothing is probed where there is no template.
+                is_system_first: if is_encoding { OnceCell::from(true) } else { OnceCell::new() },
                 thinking_off_effort: OnceCell::new(),
             })
         };
@@ -269,7 +270,7 @@ impl ChatModel {
     /// The template's traits, those probed for that `chat` depends on.
     fn traits_for(&self, chat: &Chat, config: &ChatConfig, now: NowMs) -> TemplateTraits {
         let mut traits = self.traits.clone();
-        if !self.is_encoding && chat.messages.iter().any(|message| message.is_inline_system) {
+        if chat.messages.iter().any(|message| message.is_inline_system) {
             let sources = &self.sources;
             traits.is_system_first =
                 *self.is_system_first.get_or_init(|| probe::is_system_first(sources, now));

@@ -68,7 +68,7 @@ pub fn pack(name: &str, files: &ModelFiles) -> Result<Packed, PackError> {
         return Err(PackError::ReadBack);
     }
     let texts_checked = verify::compare(&mut json, &bundle.tokenizer)?;
-    if let Some(tokens) = files.sliding_window_tokens()? {
+    if let Some(tokens) = files.sliding_window_tokens() {
         notes.push(format!(
             "some layers have a window of {tokens} tokens: set `sliding_window_tokens` to that"
         ));

@@ -18,7 +18,7 @@ pub struct ModelFiles {
     /// special_tokens_map.json, if there is one.
     pub special_map_path: Option<PathBuf>,
     /// config.json, the model's own configuration, if there is one.
-    pub model_config_path: Option<PathBuf>,
+    pub model_config: Option<Value>,
     /// Template files as `(template name, path)`, the default first.
     pub template_paths: Vec<(String, PathBuf)>,
     /// How the engine writes chats, if not with a template: then those are not looked at.
@@ -50,17 +50,14 @@ impl ModelFiles {
             Some(path) => vec![("default".to_owned(), path.to_owned())],
             None => template_files(dir)?,
         };
-        let model_config_path = existing("config.json");
-        let encoding = match (&model_config_path, template) {
-            (Some(path), None) => encoding(&json(path)?),
-            _ => None,
-        };
+        let model_config = existing("config.json").map(|path| json(&path)).transpose()?;
+        let encoding = model_config.as_ref().filter(|_| template.is_none()).and_then(encoding);
         Ok(Self {
             tokenizer: read(&tokenizer_path)?,
             tokenizer_path,
             config_path,
             special_map_path: existing("special_tokens_map.json"),
-            model_config_path,
+            model_config,
             template_paths,
             encoding,
         })
@@ -84,11 +81,10 @@ impl ModelFiles {
 
     /// Tokens of the sliding attention window that some of the model's layers have; `None` where none or all
     /// have it, and without a config.json.
-    pub(crate) fn sliding_window_tokens(&self) -> Result<Option<u64>, PackError> {
-        let Some(path) = &self.model_config_path else { return Ok(None) };
-        let config = json(path)?;
+    pub(crate) fn sliding_window_tokens(&self) -> Option<u64> {
+        let config = self.model_config.as_ref()?;
         // Models of more than text have their text part's configuration inside.
-        let text = config.get("text_config").unwrap_or(&config);
+        let text = config.get("text_config").unwrap_or(config);
         let is_full = |layer: &Value| layer.as_str() == Some("full_attention");
         let is_mixed = match text.get("layer_types").and_then(Value::as_array) {
             Some(layers) => layers.iter().any(is_full) && !layers.iter().all(is_full),
@@ -96,7 +92,7 @@ impl ModelFiles {
             None => text.get("sliding_window_pattern").is_some_and(|it| !it.is_null()),
         };
         let tokens = text.get("sliding_window").and_then(Value::as_u64);
-        Ok(tokens.filter(|tokens| *tokens > 0 && is_mixed))
+        tokens.filter(|tokens| *tokens > 0 && is_mixed)
     }
 
     /// Chat templates as `(name, source)`: the encoding's, else those of files, else that of

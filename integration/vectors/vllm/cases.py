@@ -2,8 +2,10 @@
 random ones as asked for.
 """
 
+import argparse
 import json
 import random
+from pathlib import Path
 
 TRAITS = {
     "content_format": "string",
@@ -505,3 +507,28 @@ def made(seed, count):
     maker = Maker(seed)
     for _ in range(count):
         yield maker.case()
+
+
+def restricted(cases, traits):
+    """The cases with these traits only."""
+    for api, body, given in cases:
+        yield api, body, {key: value for key, value in given.items() if key in traits}
+
+
+def distinct(cases):
+    """The cases, each once."""
+    seen = set()
+    for api, body, traits in cases:
+        case = (api, body, json.dumps(traits))
+        if case not in seen:
+            seen.add(case)
+            yield api, body, traits
+
+
+def options(description, out, random_cases):
+    """What a program that writes cases to the file `out` is asked."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--random", type=int, default=random_cases)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / out)
+    return parser.parse_args()

@@ -6,9 +6,7 @@ PYTHON is the one of a vLLM installation. Each line is [api, body, traits, expec
 null where vLLM refuses the request, and what is equal to a default is left out.
 """
 
-import argparse
 import json
-from pathlib import Path
 
 import cases
 import oracle
@@ -26,11 +24,7 @@ DEFAULTS = {
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--random", type=int, default=300)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "conversations.jsonl")
-    args = parser.parse_args()
+    args = cases.options(__doc__, "conversations.jsonl", 300)
     accepted = 0
     with args.out.open("w", encoding="utf-8") as out:
         for api, body, traits in [*cases.fixed(), *cases.made(args.seed, args.random)]:

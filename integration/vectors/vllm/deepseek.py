@@ -9,13 +9,11 @@ request. What all prompts with tools, or all with an effort, have in common stan
 digits}}.
 """
 
-import argparse
 import hashlib
 import json
 import os
 import random
 import re
-from pathlib import Path
 
 import cases
 import oracle
@@ -26,11 +24,11 @@ from vllm.tokenizers.deepseek_v4 import get_deepseek_v4_tokenizer
 from vllm.tokenizers.deepseek_v32 import get_deepseek_v32_tokenizer
 from vllm.tokenizers.deepseek_v41 import get_deepseek_v41_tokenizer
 
-# Each encoding's renderer and tokenizer, and the effort that vLLM finds to stand for no thinking.
+# Each encoding's renderer and tokenizer.
 ENCODINGS = {
-    "deepseek_v32": (DeepseekV32Renderer, get_deepseek_v32_tokenizer, "none"),
-    "deepseek_v4": (DeepseekV4Renderer, get_deepseek_v4_tokenizer, "none"),
-    "deepseek_v41": (DeepseekV4Renderer, get_deepseek_v41_tokenizer, "none"),
+    "deepseek_v32": (DeepseekV32Renderer, get_deepseek_v32_tokenizer),
+    "deepseek_v4": (DeepseekV4Renderer, get_deepseek_v4_tokenizer),
+    "deepseek_v41": (DeepseekV4Renderer, get_deepseek_v41_tokenizer),
 }
 COMMON = re.compile(
     r"## Tools\n.*?(?:<functions>\n|### Available Tool Schemas\n)"
@@ -56,7 +54,7 @@ class Renderer:
     """vLLM's renderer of an encoding, without a model."""
 
     def __init__(self, encoding):
-        kind, tokenizer, _ = ENCODINGS[encoding]
+        kind, tokenizer = ENCODINGS[encoding]
         self.renderer = object.__new__(kind)
         self.renderer.__dict__.update(tokenizer=tokenizer(Text()), model_config=oracle.MODEL_CONFIG)
         self.tokenizer = self.renderer.tokenizer
@@ -70,7 +68,7 @@ class Renderer:
 
 def prompt(encoding, api, body, traits):
     """The prompt's text, or None when vLLM refuses the request."""
-    traits = {**cases.TRAITS, "system_first": True, "thinking_off_effort": ENCODINGS[encoding][2], **traits}
+    traits = {**cases.TRAITS, "system_first": True, **traits}
     renderer = Renderer(encoding)
     online = oracle.without_engine(
         renderer,
@@ -81,10 +79,7 @@ def prompt(encoding, api, body, traits):
         trust_request_mm_kwargs=True,
     )
     try:
-        request = oracle.requested(api, body, traits)
-        # Whether a tool parser is configured does not change prompts.
-        if api != "responses" and getattr(request, "tool_choice", None) != "none":
-            request.tool_choice = None
+        request = oracle.without_parser(api, oracle.requested(api, body, traits))
         result = oracle.rendered(online, api, request)
         if isinstance(result, ErrorResponse):
             return None
@@ -226,29 +221,16 @@ class Maker(cases.Maker):
         )
 
 
-def own_traits(traits):
-    """Those that matter here; the rest vLLM tells by the model."""
-    return {k: v for k, v in traits.items() if k in ("hides_unused_tools", "default_kwargs")}
-
-
 def given(seed, count):
-    seen = set()
     own = (("chat_completions", json.dumps(body, ensure_ascii=False), {}) for body in BODIES)
     maker = Maker(seed)
-    for api, body, traits in [*own, *cases.fixed(), *(maker.case() for _ in range(count))]:
-        traits = own_traits(traits)
-        case = (api, body, json.dumps(traits))
-        if case not in seen:
-            seen.add(case)
-            yield api, body, traits
+    made = (maker.case() for _ in range(count))
+    # What other traits there are vLLM tells by the model.
+    return cases.distinct(cases.restricted([*own, *cases.fixed(), *made], ("hides_unused_tools", "default_kwargs")))
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--random", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "deepseek.jsonl")
-    args = parser.parse_args()
+    args = cases.options(__doc__, "deepseek.jsonl", 200)
     accepted = dict.fromkeys(ENCODINGS, 0)
     with args.out.open("w", encoding="utf-8") as out:
         for api, body, traits in given(args.seed, args.random):

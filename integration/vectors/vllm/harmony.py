@@ -8,13 +8,11 @@ its tokens and the SHA-256 of their ids (little-endian, four bytes each), cut to
 day is 2026-01-02.
 """
 
-import argparse
 import hashlib
 import json
 import os
 import random
 import struct
-from pathlib import Path
 
 os.environ["VLLM_SYSTEM_START_DATE"] = "2026-01-02"
 
@@ -148,21 +146,14 @@ RESPONSES = [
 ]
 
 
-def own_traits(traits):
-    """Those that matter here; what Anthropic's requests depend on, vLLM tells by the model."""
-    return {k: v for k, v in traits.items() if k == "hides_unused_tools"}
+# What Anthropic's requests depend on, vLLM tells by the model.
+TRAITS = ("hides_unused_tools",)
 
 
 def fixed():
-    seen = set()
     own = [("chat_completions", body, {}) for body in BODIES] + [("responses", body, {}) for body in RESPONSES]
-    given = [*((api, json.dumps(body, ensure_ascii=False), traits) for api, body, traits in own), *cases.fixed()]
-    for api, body, traits in given:
-        traits = own_traits(traits)
-        case = (api, body, json.dumps(traits))
-        if case not in seen:
-            seen.add(case)
-            yield api, body, traits
+    own = ((api, json.dumps(body, ensure_ascii=False), traits) for api, body, traits in own)
+    return cases.restricted([*own, *cases.fixed()], TRAITS)
 
 
 class Schemas:
@@ -240,17 +231,12 @@ def expected(ids):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--random", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "harmony.jsonl")
-    args = parser.parse_args()
+    args = cases.options(__doc__, "harmony.jsonl", 200)
     schemas = Schemas(args.seed)
     made = [*cases.made(args.seed, args.random), *(schemas.case() for _ in range(args.random))]
     accepted = 0
     with args.out.open("w", encoding="utf-8") as out:
-        for api, body, traits in [*fixed(), *made]:
-            traits = own_traits(traits)
+        for api, body, traits in [*cases.distinct(fixed()), *cases.restricted(made, TRAITS)]:
             ids = prompt(api, body, traits)
             accepted += ids is not None
             line = [api, body, traits, None if ids is None else expected(ids)]

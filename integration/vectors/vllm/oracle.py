@@ -167,6 +167,13 @@ def requested(api, body, traits):
     )
 
 
+def without_parser(api, request):
+    """The request for a server without a tool parser, which does not change prompts."""
+    if api != "responses" and request.tool_choice != "none":
+        request.tool_choice = None
+    return request
+
+
 def plain(value):
     """JSON of a value that may hold pydantic's lazy lists."""
     return json.loads(json.dumps(value, ensure_ascii=True))
@@ -206,11 +213,7 @@ def conversation(api, body, traits):
         trust_request_mm_kwargs=True,
     )
     try:
-        request = requested(api, body, traits)
-        # Whether a tool parser is configured does not change prompts.
-        tool_choice = getattr(request, "tool_choice", None)
-        if api != "responses" and tool_choice != "none":
-            request.tool_choice = None
+        request = without_parser(api, requested(api, body, traits))
         result = rendered(online, api, request)
         call = renderer.tokenizer.call
         if isinstance(result, ErrorResponse) or call is None:

@@ -43,13 +43,7 @@ pub fn names() -> Vec<String> {
 /// # Panics
 /// When it is there and cannot be packed, or there is no such encoding.
 pub fn encoding_bundle(name: &str) -> Result<Vec<u8>, PathBuf> {
-    let dir = repository().join(".cache/tokenizers/deepseek_v4");
-    if !dir.join("tokenizer.json").is_file() {
-        return Err(dir);
-    }
-    let mut files = ModelFiles::find(&dir, None, None, None).expect("the files");
-    files.encoding = Some(Encoding::named(name).expect("an encoding"));
-    Ok(pack(name, &files).expect("packs").bytes)
+    packed(name, "deepseek_v4", None, Some(name))
 }
 
 /// The bundle of a family, made of its cached tokenizer and template; the path that is missing when
@@ -60,9 +54,18 @@ pub fn encoding_bundle(name: &str) -> Result<Vec<u8>, PathBuf> {
 pub fn bundle(name: &str) -> Result<Vec<u8>, PathBuf> {
     let families: Value = serde_json::from_str(&read(&vectors().join("families.json"))).unwrap();
     let family = &families[name];
+    let tokenizer = family["tokenizer"].as_str().expect("a tokenizer");
+    packed(name, tokenizer, family["template"].as_str(), family["encoding"].as_str())
+}
+
+fn packed(
+    name: &str,
+    tokenizer: &str,
+    template: Option<&str>,
+    encoding: Option<&str>,
+) -> Result<Vec<u8>, PathBuf> {
     let cache = repository().join(".cache");
-    let dir = cache.join("tokenizers").join(family["tokenizer"].as_str().expect("a tokenizer"));
-    let template = family["template"].as_str();
+    let dir = cache.join("tokenizers").join(tokenizer);
     let template = template.map(|name| cache.join("templates").join(format!("{name}.jinja")));
     for path in [&dir.join("tokenizer.json")].into_iter().chain(&template) {
         if !path.is_file() {
@@ -70,6 +73,6 @@ pub fn bundle(name: &str) -> Result<Vec<u8>, PathBuf> {
         }
     }
     let mut files = ModelFiles::find(&dir, None, None, template.as_deref()).expect("the files");
-    files.encoding = family["encoding"].as_str().map(|name| Encoding::named(name).expect("known"));
+    files.encoding = encoding.map(|name| Encoding::named(name).expect("a known encoding"));
     Ok(pack(name, &files).expect("packs").bytes)
 }
