@@ -4,7 +4,8 @@
 # All native programs and tests share one profile, but for those that measure or simulate for minutes. Cargo
 # gives a dependency the features that the packages of one command ask for together, test-only ones included
 # when it builds tests; so `make test` builds its programs and all of its tests in one selection of packages,
-# and nothing is compiled twice.
+# and nothing is compiled twice. Clippy is the compiler of this workspace's crates there: they are linted
+# while they are built, where `cargo clippy` would go through all dependencies once more.
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -20,10 +21,12 @@ FAST_BIN := $(TARGET_DIR)/release
 CARGO ?= cargo
 LOCKED ?= --locked
 NATIVE := --workspace --exclude warmpath-filter
-# What of each native package is built along with the programs; `make test` says --all-targets.
-BUILD ?= --bins
-# The filter's flags come from .cargo/config.toml, which a RUSTFLAGS variable would silently replace.
-WASM_CARGO := env -u RUSTFLAGS -u CARGO_ENCODED_RUSTFLAGS $(CARGO)
+# What is built of each native package.
+BUILD := --bins
+# The filter's flags come from .cargo/config.toml, which a RUSTFLAGS variable would silently replace; and its
+# code is the compiler's own.
+WASM_CARGO := env -u RUSTFLAGS -u CARGO_ENCODED_RUSTFLAGS -u RUSTC_WORKSPACE_WRAPPER $(CARGO)
+IN_WASM := --profile wasm --target wasm32-wasip1
 WASM := $(TARGET_DIR)/wasm32-wasip1/wasm/warmpath_filter.wasm
 ENVOY := .cache/envoy/.installed
 PROMTOOL := .cache/promtool/.installed
@@ -46,17 +49,22 @@ demo: filter bundle native $(ENVOY) ## Round robin, least request and Warmpath s
 .PHONY: test
 test: ## Everything that CI runs: check, the tests in a real Envoy, a short run of the fuzz targets.
 	@tools/need.sh rust cc cxx python
-	@tools/tally.sh $(MAKE) test-all BUILD=--all-targets
+	@tools/tally.sh $(MAKE) test-all
 
 .PHONY: test-all
 test-all: check e2e fuzz-smoke
 
+# Lint what is built natively. (This is how cargo-clippy hands on `-D warnings`.)
+check e2e: export RUSTC_WORKSPACE_WRAPPER := clippy-driver
+check e2e: export CLIPPY_ARGS := -D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__
+check e2e: BUILD := --all-targets
+
 .PHONY: check
-check: format filter $(VECTORS) ## Format, lints (native and wasm), docs, tests without Envoy, repository rules.
-	$(CARGO) clippy $(LOCKED) --quiet --workspace --all-targets -- -D warnings
-	$(WASM_CARGO) clippy $(LOCKED) --quiet -p warmpath-filter --profile wasm --target wasm32-wasip1 -- -D warnings
-	RUSTDOCFLAGS='-D warnings' $(CARGO) doc $(LOCKED) --quiet --workspace --no-deps
-	$(CARGO) test $(LOCKED) $(NATIVE) --exclude warmpath-e2e -- --skip in_envoy::
+check: format filter native $(VECTORS) ## Format, lints (native and wasm), docs, tests without Envoy, repository rules.
+	$(WASM_CARGO) clippy $(LOCKED) --quiet -p warmpath-filter $(IN_WASM) -- -D warnings
+	RUSTDOCFLAGS='-D warnings' $(WASM_CARGO) doc $(LOCKED) --quiet --no-deps $(IN_WASM) \
+		-p warmpath-filter -p warmpath-core -p warmpath-bundle -p warmpath-template
+	$(CARGO) test $(LOCKED) $(NATIVE) --exclude warmpath-e2e --tests -- --skip in_envoy::
 
 .PHONY: format
 format: $(TOOLCHAIN)
@@ -115,7 +123,7 @@ docs: $(TOOLCHAIN) $(CRATES) ## Write the documents that are made from the code:
 
 .PHONY: filter
 filter: $(TOOLCHAIN) $(CRATES) ## Build the filter: .cache/warmpath.wasm.
-	@$(WASM_CARGO) build $(LOCKED) -p warmpath-filter --profile wasm --target wasm32-wasip1
+	@$(WASM_CARGO) build $(LOCKED) -p warmpath-filter $(IN_WASM)
 	@cmp -s $(WASM) .cache/warmpath.wasm || cp $(WASM) .cache/warmpath.wasm
 
 .PHONY: bundle

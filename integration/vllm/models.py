@@ -5,7 +5,7 @@ its own tokenizer and chat template, and a configuration that vLLM fills with du
 
 Tokenizers and templates come from .cache/, where the fetch scripts of integration/vectors put them;
 a template of null is the tokenizer's own, if it has one: vLLM writes the chats of a family with an
-encoding by its own code.
+encoding by its own code, and Mistral's library those of one with a tekken.json.
 """
 
 import argparse
@@ -15,7 +15,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = ROOT / ".cache"
-FAMILIES = json.loads((ROOT / "integration/vectors/vllm/families.json").read_text(encoding="utf-8"))
+VECTORS = ROOT / "integration/vectors/vllm"
+FAMILIES = json.loads((VECTORS / "families.json").read_text(encoding="utf-8"))
+VERSIONS = json.loads((VECTORS / "mistral.versions.json").read_text(encoding="utf-8"))
 
 
 # What a gpt-oss model has beyond a Llama. vLLM writes the chats of this type in Harmony.
@@ -63,6 +65,15 @@ def make(target, name):
     folder = target / name
     folder.mkdir(parents=True, exist_ok=True)
     source = CACHE / "tokenizers" / family["tokenizer"]
+    (folder / "config.json").write_text(json.dumps(config(family)), encoding="utf-8")
+    if "tekken_version" in family:
+        tekken = json.loads((source / "tekken_240911.json").read_text(encoding="utf-8"))
+        # No model of text alone has it.
+        del tekken["image"]
+        tekken |= VERSIONS[family["tekken_version"]]
+        tekken["config"]["version"] = family["tekken_version"]
+        (folder / "tekken.json").write_text(json.dumps(tekken), encoding="utf-8")
+        return folder
     shutil.copy(source / "tokenizer.json", folder)
     settings = json.loads((source / "tokenizer_config.json").read_text(encoding="utf-8"))
     template = settings.pop("chat_template", None)
@@ -75,7 +86,6 @@ def make(target, name):
     (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
     if template is not None:
         (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
-    (folder / "config.json").write_text(json.dumps(config(family)), encoding="utf-8")
     return folder
 
 

@@ -9,6 +9,7 @@ shift 3
 parser=hermes mode=auto
 [ "$family" != gptoss ] || parser=openai
 [ "$family" != deepseek_v4 ] || mode=deepseek_v4
+[ "$family" != mistral_tekken ] || mode=mistral
 # One thread leaves the rest of a small machine to what is measured.
 export HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 DO_NOT_TRACK=1 VLLM_CPU_KVCACHE_SPACE=1 \
 	VLLM_CPU_OMP_THREADS_BIND=nobind OMP_NUM_THREADS=1 PYTHONHASHSEED=0 VLLM_SERVER_DEV_MODE=1

@@ -43,6 +43,7 @@ fn valid_sections() -> Vec<(Kind, Vec<u8>)> {
         tokenizer_json: TOKENIZER,
         templates: &[],
         special: &SpecialTokens::default(),
+        mistral: None,
     })
     .expect("the built-in tokenizer packs");
     let layout = crate::format::Layout::parse(&bundle).expect("a bundle reads back");

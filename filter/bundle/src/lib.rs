@@ -33,6 +33,7 @@ pub mod harmony;
 pub mod limits;
 mod memo;
 mod meta;
+mod mistral;
 mod phf;
 mod read;
 mod tokenizer;
@@ -45,6 +46,7 @@ pub use format::FORMAT_VERSION;
 pub use fuzz::fuzz_bundle;
 pub use memo::{MemoStats, SegmentMemo};
 pub use meta::{BundleMeta, ENCODING, SpecialTokens, VERBATIM_ENCODING};
+pub use mistral::{MistralEfforts, MistralFormat, MistralVersion};
 pub use read::Bundle;
 pub use tokenizer::{Segment, Tokenizer};
 #[cfg(feature = "write")]

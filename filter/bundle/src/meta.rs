@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::mistral::MistralFormat;
+
 /// Name of a template that writes chats as an engine's own code does, in a bundle that has no other.
 ///
 /// Such code takes less from a request than a template gets: it neither leaves the last message open nor
@@ -27,6 +29,10 @@ pub struct BundleMeta {
     pub model_kind: String,
     /// Version of the program that packed the bundle.
     pub packed_by: String,
+    /// How chats are written where Mistral's library does it. In texts of such models nothing is a special
+    /// token.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mistral: Option<MistralFormat>,
 }
 
 /// The special tokens of tokenizer_config.json, for chat templates, which name them as variables.

@@ -43,6 +43,7 @@ fn packed(name: &str) -> Option<Tokenizer> {
         tokenizer_json: &read(&path),
         templates: &[],
         special: &SpecialTokens::default(),
+        mistral: None,
     })
     .expect("packs");
     Some(Bundle::read(bundle).expect("reads back").tokenizer)
@@ -102,6 +103,8 @@ fn every_fetched_tokenizer_has_a_test() {
     let sources: Vec<serde_json::Value> = serde_json::from_str(&sources).expect("JSON");
     let mut names: Vec<&str> =
         sources.iter().map(|source| source["name"].as_str().expect("a name")).collect();
+    // Not a tokenizer.json: `warmpath-vllm` has its test.
+    names.retain(|name| *name != "tekken");
     names.sort_unstable();
     assert_eq!(names, NAMES);
 }

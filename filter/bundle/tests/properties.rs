@@ -170,6 +170,7 @@ fn a_memo_knows_which_segment_opens_the_sequence() {
         tokenizer_json: &json.to_string(),
         templates: &[],
         special: &SpecialTokens::default(),
+        mistral: None,
     })
     .expect("packs");
     let tokenizer = Bundle::read(bundle).expect("reads").tokenizer;

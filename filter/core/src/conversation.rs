@@ -147,17 +147,22 @@ pub(crate) fn merge_inline_system(messages: &mut Vec<Message>) {
     messages.insert(0, Message::of("system", joined));
 }
 
-/// The template's variables: the configured defaults, then the tools, then the request's own, then
-/// what its fields say. Null and "auto" are no values, except among the defaults.
-fn variables(chat: &mut Chat, traits: &TemplateTraits, config: &ChatConfig) -> Map<String, Value> {
-    let mut variables = config.template_kwargs.clone();
+/// Takes the tools that the engine shows for this request.
+pub(crate) fn shown_tools(chat: &mut Chat, config: &ChatConfig) -> Option<Vec<Value>> {
     let mut tools = chat.tools.take();
     if let (Some(tools), Some(name), true) =
         (&mut tools, &chat.named_tool, config.shows_named_tool_only)
     {
         tools.retain(|tool| tool.pointer("/function/name").is_some_and(|it| it == name.as_str()));
     }
-    if let Some(tools) = tools.filter(|_| !(chat.is_tool_use_off && config.hides_unused_tools)) {
+    tools.filter(|_| !(chat.is_tool_use_off && config.hides_unused_tools))
+}
+
+/// The template's variables: the configured defaults, then the tools, then the request's own, then
+/// what its fields say. Null and "auto" are no values, except among the defaults.
+fn variables(chat: &mut Chat, traits: &TemplateTraits, config: &ChatConfig) -> Map<String, Value> {
+    let mut variables = config.template_kwargs.clone();
+    if let Some(tools) = shown_tools(chat, config) {
         variables.insert("tools".to_owned(), Value::Array(tools));
     }
     let effort = if chat.is_thinking_off {
@@ -202,7 +207,7 @@ fn to_template(
         _ => None,
     }));
     let joins_texts = message.role == "tool" && !traits.is_verbatim;
-    let is_text = |part: &Part| matches!(part, Part::Text { .. });
+    let is_text = |part: &Part| matches!(part, Part::Text { .. } | Part::Thinking { .. });
     let content = match format {
         ContentFormat::String => Value::String(joined(parts, &traits.placeholders)),
         // Few templates read a tool's answer in parts.
@@ -257,7 +262,9 @@ fn joined(parts: Vec<Part>, placeholders: &Placeholders) -> String {
     for part in parts {
         match part {
             Part::Media { modality, .. } => modalities.push(modality),
-            Part::Text { text, .. } | Part::ToolReference { name: text } => texts.push(text),
+            Part::Text { text, .. }
+            | Part::Thinking { text, .. }
+            | Part::ToolReference { name: text } => texts.push(text),
         }
     }
     texts.retain(|text| !text.is_empty());
@@ -291,7 +298,7 @@ fn joined(parts: Vec<Part>, placeholders: &Placeholders) -> String {
 fn part_value(part: Part) -> Value {
     let mut fields = Map::new();
     let kind = match &part {
-        Part::Text { .. } => "text",
+        Part::Text { .. } | Part::Thinking { .. } => "text",
         Part::Media { modality, .. } => match modality {
             Modality::Image => "image",
             Modality::Audio => "audio",
@@ -301,7 +308,7 @@ fn part_value(part: Part) -> Value {
     };
     fields.insert("type".to_owned(), kind.into());
     match part {
-        Part::Text { text, extra } => {
+        Part::Text { text, extra } | Part::Thinking { text, extra, .. } => {
             fields.insert("text".to_owned(), text.into());
             fields.extend(extra);
         }

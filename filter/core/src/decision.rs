@@ -210,7 +210,9 @@ impl From<PromptError> for Reason {
             PromptError::NoTemplate => Self::NoTemplate,
             PromptError::Stored => Self::StoredHistory,
             PromptError::TokenOutOfRange => Self::TokenOutOfRange,
-            PromptError::Template(_) => Self::TemplateFailed,
+            PromptError::Template(_) | PromptError::Unwritable(_) | PromptError::NoMark(_) => {
+                Self::TemplateFailed
+            }
             PromptError::Tokenizer(_) | PromptError::TooLong(_) => Self::TokenizerFailed,
         }
     }

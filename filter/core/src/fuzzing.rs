@@ -1,16 +1,19 @@
 //! Entry points of the fuzz targets: each asserts an equivalence that holds for any bytes.
 
+use warmpath_bundle::{MistralFormat, MistralVersion};
 use warmpath_template::CivilTime;
 
 use crate::answer::{Framing, UsageScanner};
 use crate::ask;
-use crate::config::Config;
+use crate::config::{ChatConfig, Config};
 use crate::endpoints;
-use crate::harmony::{Mark, Piece};
+use crate::harmony::Mark;
 use crate::ids::{BlockHash, NowMs};
 use crate::index::Bucket;
 use crate::live::Live;
-use crate::request::{self, Api, ChatFormat, PromptInput};
+use crate::mistral;
+use crate::piece::Piece;
+use crate::request::{self, Api, Chat, ChatFormat, PromptInput};
 use crate::signals::exposition::Samples;
 use crate::signals::{parse_metrics, parse_orca};
 use crate::store::MemoryStore;
@@ -25,6 +28,11 @@ pub fn request(data: &[u8]) {
     let Some(api) = Api::ALL.get(usize::from(choice) % Api::ALL.len()) else { return };
     let parsed = request::parse(*api, body_bytes);
     harmony(*api, body_bytes);
+    if let Ok(request) = &parsed
+        && let PromptInput::Chat(chat) = &request.prompt
+    {
+        mistral(chat);
+    }
     // A byte order mark is one at the very beginning only.
     let (mark, rest) = match body_bytes.strip_prefix("\u{feff}".as_bytes()) {
         Some(rest) => ("\u{feff}", rest),
@@ -55,6 +63,37 @@ fn harmony(api: Api, body_bytes: &[u8]) {
         }
     }
     assert!(is_open, "the assistant's turn");
+}
+
+/// A prompt in any version of Mistral's format opens what it closes, one within another at most, and shows
+/// all media.
+fn mistral(chat: &Chat) {
+    const PAIRED: [(&str, &str); 5] = [
+        ("[INST]", "[/INST]"),
+        ("[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]"),
+        ("[TOOL_RESULTS]", "[/TOOL_RESULTS]"),
+        ("[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]"),
+        ("[MODEL_SETTINGS]", "[/MODEL_SETTINGS]"),
+    ];
+    use MistralVersion::{V3, V7, V11, V13, V15};
+    for version in [V3, V7, V11, V13, V15] {
+        let format = MistralFormat { version, efforts: None };
+        let Ok(written) = mistral::write(chat.clone(), &format, &ChatConfig::default()) else {
+            continue;
+        };
+        let mut open = None;
+        let mut shown = 0;
+        for piece in &written.pieces {
+            let Piece::Mark(mark) = piece else { continue };
+            shown += usize::from(matches!(*mark, "[IMG]" | "[AUDIO]"));
+            if let Some((_, end)) = PAIRED.iter().find(|(start, _)| start == mark) {
+                assert_eq!(open.replace(end), None);
+            } else if PAIRED.iter().any(|(_, end)| end == mark) {
+                assert_eq!(open.take(), Some(mark));
+            }
+        }
+        assert_eq!((open, shown), (None, written.media.len()));
+    }
 }
 
 /// An answer's usage does not depend on how the answer is cut into chunks.

@@ -1,9 +1,7 @@
 //! Prompts in OpenAI's Harmony format, which gpt-oss models speak.
 //!
 //! vLLM does not use these models' chat template: it turns a chat into Harmony messages and writes
-//! these itself. In: a [`Conversation`], made by [`crate::request`]. Out: [`Piece`]s: marks, which are
-//! special tokens, and texts, each tokenized on its own and without special tokens in it, so that what
-//! looks like a mark in a text is none.
+//! these itself. In: a [`Conversation`], made by [`crate::request`]. Out: [`Piece`]s.
 //!
 //! What is done here is what vLLM 0.32 does; `integration/vectors/vllm/harmony.jsonl` holds it to that.
 
@@ -17,6 +15,7 @@ use warmpath_template::CivilTime;
 
 use crate::config::ChatConfig;
 use crate::limits::PROMPT_BYTES_MAX;
+use crate::piece::Piece;
 use schema::TypeScript;
 
 /// What stands before the date in every prompt.
@@ -116,15 +115,6 @@ pub enum Message {
     },
 }
 
-/// A piece of a prompt.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Piece<'a> {
-    /// A special token.
-    Mark(Mark),
-    /// A text without special tokens.
-    Text(Cow<'a, str>),
-}
-
 /// The tool descriptions are longer than a prompt may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the tool descriptions take more than {PROMPT_BYTES_MAX} bytes")]
@@ -145,7 +135,7 @@ impl Conversation {
     ///
     /// # Errors
     /// [`TooLong`].
-    pub fn pieces(&self, now: CivilTime) -> Result<Vec<Piece<'_>>, TooLong> {
+    pub fn pieces(&self, now: CivilTime) -> Result<Vec<Piece<'_, Mark>>, TooLong> {
         let mut writer = Writer { pieces: Vec::with_capacity(16 + 8 * self.messages.len()) };
         writer.message(["system"], NO_CHANNEL, [self.system(now)], Mark::End);
         let instructions = self.instructions.as_deref();
@@ -213,7 +203,7 @@ fn developer(instructions: Option<&str>, functions: &[Function]) -> Result<Strin
 const NO_CHANNEL: [&str; 0] = [];
 
 struct Writer<'a> {
-    pieces: Vec<Piece<'a>>,
+    pieces: Vec<Piece<'a, Mark>>,
 }
 
 impl<'a> Writer<'a> {

@@ -13,7 +13,8 @@ use std::cell::{OnceCell, RefCell};
 use serde_json::{Map, Value};
 use warmpath_bundle::harmony::Marks;
 use warmpath_bundle::{
-    Bundle, BundleError, ENCODING, SegmentMemo, TokenizeError, Tokenizer, VERBATIM_ENCODING,
+    Bundle, BundleError, ENCODING, MistralFormat, SegmentMemo, TokenizeError, Tokenizer,
+    VERBATIM_ENCODING,
 };
 use warmpath_template::{
     ChatRequest, ChatTemplates, CivilTime, RenderError, RenderLimits, SpecialTokens, TemplateError,
@@ -22,9 +23,11 @@ use warmpath_template::{
 use crate::blocks::MediaItem;
 use crate::config::ChatConfig;
 use crate::conversation::{self, TemplateTraits};
-use crate::harmony::{Conversation, Piece, TooLong};
+use crate::harmony::{Conversation, TooLong};
 use crate::ids::{NowMs, TokenId};
 use crate::limits::PROMPT_BYTES_MAX;
+use crate::mistral::{self, Unwritable};
+use crate::piece::Piece;
 use crate::request::{Chat, Media, PromptInput, Request, Side, Truncation};
 use placement::PlaceholderTokens;
 
@@ -39,6 +42,8 @@ pub struct Model {
     placeholders: PlaceholderTokens,
     /// Harmony's marks; `None` for models that do not speak it.
     harmony: Option<Marks>,
+    /// How Mistral's library writes its chats; `None` for other models.
+    mistral: Option<MistralFormat>,
     memo: RefCell<SegmentMemo>,
 }
 
@@ -99,6 +104,12 @@ pub enum PromptError {
     /// A conversation in Harmony takes more than a prompt may.
     #[error(transparent)]
     TooLong(#[from] TooLong),
+    /// Mistral's library refuses the conversation.
+    #[error(transparent)]
+    Unwritable(#[from] Unwritable),
+    /// The tokenizer lacks a special token that the conversation needs.
+    #[error("the tokenizer has no token `{0}`")]
+    NoMark(&'static str),
 }
 
 /// The tokens of a request's prompt; `now` is the moment of the request, for templates that print
@@ -126,11 +137,10 @@ pub fn prompt(
             (needs_model()?.encode(&text, special_tokens, request.truncation)?, Vec::new())
         }
         PromptInput::Chat(chat) => {
-            let model = needs_model()?;
-            let special_tokens = chat.special_tokens && !model.has_encoding();
-            let (text, of_chat) = model.render(*chat, config, now)?;
+            let (tokens, of_chat) =
+                needs_model()?.encode_chat(*chat, config, now, request.truncation)?;
             loose.extend(of_chat);
-            (model.encode(&text, special_tokens, request.truncation)?, Vec::new())
+            (tokens, Vec::new())
         }
         PromptInput::Harmony(conversation) => {
             (needs_model()?.encode_harmony(*conversation, config, now)?, Vec::new())
@@ -187,7 +197,8 @@ impl Model {
         };
         let memo = RefCell::new(SegmentMemo::new(MEMO_TOKENS, memo_seed));
         let harmony = Marks::of(&tokenizer);
-        Ok(Self { tokenizer, chat, placeholders, harmony, memo })
+        let mistral = bundle.meta.mistral;
+        Ok(Self { tokenizer, chat, placeholders, harmony, mistral, memo })
     }
 
     /// Whether the tokenizer has the marks of Harmony, as gpt-oss models do.
@@ -201,6 +212,27 @@ impl Model {
         self.chat.as_ref().is_some_and(|chat| chat.is_encoding)
     }
 
+    /// The tokens of a chat, and the media in it.
+    fn encode_chat(
+        &self,
+        chat: Chat,
+        config: &ChatConfig,
+        now: NowMs,
+        truncation: Option<Truncation>,
+    ) -> Result<(Vec<TokenId>, Vec<Media>), PromptError> {
+        if let Some(format) = &self.mistral {
+            let written = mistral::write(chat, format, config)?;
+            let id = |mark: &'static str| {
+                self.tokenizer.added_token_id(mark).ok_or(PromptError::NoMark(mark))
+            };
+            let tokens = self.encode_pieces(&written.pieces, id)?;
+            return Ok((truncated(tokens, truncation, (0, 0)), written.media));
+        }
+        let special_tokens = chat.special_tokens && !self.has_encoding();
+        let (text, media) = self.render(chat, config, now)?;
+        Ok((self.encode(&text, special_tokens, truncation)?, media))
+    }
+
     /// The tokens of a conversation in Harmony.
     fn encode_harmony(
         &self,
@@ -211,11 +243,20 @@ impl Model {
         let marks = self.harmony.ok_or(PromptError::NoTemplate)?;
         conversation.restrict(config);
         let pieces = conversation.pieces(civil_time(now))?;
+        self.encode_pieces(&pieces, |mark| Ok(marks.id(mark)))
+    }
+
+    /// The tokens of a prompt that is given in pieces; `id` tells that of a special token.
+    fn encode_pieces<M: Copy>(
+        &self,
+        pieces: &[Piece<'_, M>],
+        id: impl Fn(M) -> Result<TokenId, PromptError>,
+    ) -> Result<Vec<TokenId>, PromptError> {
         let mut tokens = Vec::new();
         let mut memo = self.memo.try_borrow_mut().ok();
-        for piece in &pieces {
+        for piece in pieces {
             match piece {
-                Piece::Mark(mark) => tokens.push(marks.id(*mark)),
+                Piece::Mark(mark) => tokens.push(id(*mark)?),
                 Piece::Text(text) => {
                     self.tokenizer.encode_plain(text, memo.as_deref_mut(), &mut tokens)?;
                 }

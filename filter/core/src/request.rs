@@ -284,6 +284,15 @@ pub enum Part {
         /// Fields that the API does not define; some templates see them.
         extra: Map<String, Value>,
     },
+    /// An assistant's thoughts; a text like others for templates.
+    Thinking {
+        /// The text.
+        text: String,
+        /// Whether it is all.
+        is_closed: bool,
+        /// Fields that the API does not define.
+        extra: Map<String, Value>,
+    },
     /// An image, a sound or a video.
     Media {
         /// Which of them.
@@ -437,6 +446,18 @@ impl Chat {
     fn has_media(&self) -> bool {
         let parts = self.messages.iter().flat_map(|message| message.content.iter().flatten());
         parts.into_iter().any(|part| matches!(part, Part::Media { .. }))
+    }
+}
+
+/// The value of a text that is JSON, as Python reads it; `None` for one that is none.
+///
+/// # Errors
+/// [`RequestError`] for JSON that cannot be written again as Python would.
+pub(crate) fn parsed_json(text: &str) -> Result<Option<Value>, RequestError> {
+    match json::read(text) {
+        Ok(value) => value.to_value().map(Some),
+        Err(RequestError::NotJson) => Ok(None),
+        Err(error) => Err(error),
     }
 }
 

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use warmpath_core::config::ChatConfig;
-use warmpath_core::harmony::Piece;
+use warmpath_core::piece::Piece;
 use warmpath_core::request::{Api, ChatFormat, PromptInput, RequestError, parse_for};
 use warmpath_template::CivilTime;
 

@@ -30,6 +30,14 @@ pub enum PackError {
         /// What is wrong.
         detail: String,
     },
+    /// A tekken.json cannot be used.
+    #[error("{}: {detail}", path.display())]
+    Tekken {
+        /// Where it stands.
+        path: PathBuf,
+        /// What is wrong.
+        detail: String,
+    },
     /// A chat template does not compile.
     #[error("chat template: {0}")]
     Compile(#[from] warmpath_template::TemplateError),

@@ -1,7 +1,7 @@
 //! Packs a model directory into a bundle.
 //!
 //! In: a directory as models are published, with tokenizer.json, tokenizer_config.json and chat
-//! templates. Out: the bytes of a bundle, read back and compared with its source, and a list of
+//! templates, or with Mistral's tekken.json. Out: the bytes of a bundle, read back and compared with its source, and a list of
 //! what could not be compared.
 //!
 //! Files are resolved as transformers 5 resolves them, since that is what engines load: template
@@ -14,6 +14,7 @@ mod config;
 mod encoding;
 mod error;
 mod model_dir;
+mod tekken;
 mod verify;
 
 use serde_json::Value;
@@ -24,6 +25,8 @@ use warmpath_template::ChatTemplates;
 pub use encoding::Encoding;
 pub use error::PackError;
 pub use model_dir::ModelFiles;
+
+use tekken::Tekken;
 
 /// A bundle, and what is known about it.
 #[derive(Debug)]
@@ -48,26 +51,38 @@ pub struct Packed {
 /// [`PackError`], which says whether the input or the check is at fault.
 pub fn pack(name: &str, files: &ModelFiles) -> Result<Packed, PackError> {
     let mut notes = Vec::new();
-    let config = files.config()?;
     let mut json: Value = serde_json::from_str(&files.tokenizer)
         .map_err(|source| PackError::Json { path: files.tokenizer_path.clone(), source })?;
-    config::amend(&mut json, &config, &mut notes);
-    config::note_differences(&json, &config, &mut notes);
+    let (templates, special) = match files.mistral {
+        Some(_) => (Vec::new(), Tekken::special_tokens()),
+        None => {
+            let config = files.config()?;
+            config::amend(&mut json, &config, &mut notes);
+            config::note_differences(&json, &config, &mut notes);
+            (files.templates(&config)?, config::special_tokens(&config))
+        }
+    };
     let amended = json.to_string();
-    let special = config::special_tokens(&config);
-    let templates = files.templates(&config)?;
-    check_templates(&templates, &special, &mut notes)?;
+    match files.mistral {
+        Some(_) => notes.push(
+            "chats are written by Mistral's library, as by vLLM's tokenizer mode mistral: give \
+             tokenizer.json and the template for other engines"
+                .into(),
+        ),
+        None => check_templates(&templates, &special, &mut notes)?,
+    }
     let bytes = write(&BundleSource {
         name,
         tokenizer_json: &amended,
         templates: &templates,
         special: &special,
+        mistral: files.mistral.as_ref(),
     })?;
     let bundle = Bundle::read(bytes.clone())?;
     if bundle.templates != templates || bundle.special != special {
         return Err(PackError::ReadBack);
     }
-    let texts_checked = verify::compare(&mut json, &bundle.tokenizer)?;
+    let texts_checked = verify::compare(&mut json, &bundle.tokenizer, files.mistral.is_none())?;
     if let Some(tokens) = files.sliding_window_tokens() {
         notes.push(format!(
             "some layers have a window of {tokens} tokens: set `sliding_window_tokens` to that"

@@ -3,13 +3,15 @@
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
+use warmpath_bundle::MistralFormat;
 
+use crate::tekken::{self, Tekken};
 use crate::{Encoding, PackError};
 
 /// What was found in a model directory, and where.
 #[derive(Debug, Clone)]
 pub struct ModelFiles {
-    /// The text of tokenizer.json.
+    /// The text of tokenizer.json, or of what a tekken.json was turned into.
     pub tokenizer: String,
     /// Where it is.
     pub tokenizer_path: PathBuf,
@@ -23,25 +25,36 @@ pub struct ModelFiles {
     pub template_paths: Vec<(String, PathBuf)>,
     /// How the engine writes chats, if not with a template: then those are not looked at.
     pub encoding: Option<Encoding>,
+    /// How Mistral's library writes chats, for a tekken.json: then templates are not looked at either.
+    pub mistral: Option<MistralFormat>,
 }
 
 impl ModelFiles {
-    /// Looks into a directory. Paths given explicitly replace those of the directory.
+    /// Looks into a directory. Paths given explicitly replace those of the directory. A tekken.json is taken
+    /// before a tokenizer.json, unless a template is given.
     ///
     /// # Errors
-    /// [`PackError::Io`] when tokenizer.json, config.json or an explicit file cannot be read,
-    /// [`PackError::Json`] when config.json is no JSON.
+    /// [`PackError::Io`] when the tokenizer, config.json or an explicit file cannot be read,
+    /// [`PackError::Json`] when config.json is no JSON, [`PackError::Tekken`].
     pub fn find(
         dir: &Path,
         tokenizer: Option<&Path>,
         config: Option<&Path>,
         template: Option<&Path>,
     ) -> Result<Self, PackError> {
+        let existing = |name: &str| Some(dir.join(name)).filter(|path| path.is_file());
+        let tekken_path = existing(tekken::FILE).filter(|_| template.is_none());
         let tokenizer_path = match tokenizer {
             Some(path) => path.to_owned(),
-            None => dir.join("tokenizer.json"),
+            None => tekken_path.unwrap_or_else(|| dir.join("tokenizer.json")),
         };
-        let existing = |name: &str| Some(dir.join(name)).filter(|path| path.is_file());
+        let mut text = read(&tokenizer_path)?;
+        let mut mistral = None;
+        if tokenizer_path.file_name().is_some_and(|name| name == tekken::FILE) {
+            let tekken = Tekken::read(&text, &tokenizer_path)?;
+            text = tekken.tokenizer;
+            mistral = Some(tekken.format);
+        }
         let config_path = match config {
             Some(path) => Some(path.to_owned()),
             None => existing("tokenizer_config.json"),
@@ -53,13 +66,14 @@ impl ModelFiles {
         let model_config = existing("config.json").map(|path| json(&path)).transpose()?;
         let encoding = model_config.as_ref().filter(|_| template.is_none()).and_then(encoding);
         Ok(Self {
-            tokenizer: read(&tokenizer_path)?,
+            tokenizer: text,
             tokenizer_path,
             config_path,
             special_map_path: existing("special_tokens_map.json"),
             model_config,
             template_paths,
             encoding,
+            mistral,
         })
     }
 

@@ -3,9 +3,11 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use warmpath_bundle::Bundle;
+use warmpath_bundle::{Bundle, MistralVersion};
 use warmpath_pack::{ModelFiles, PackError, Packed, pack};
 
 fn tokenizer() -> Value {
@@ -300,4 +302,98 @@ fn the_program_takes_an_encoding_by_name() {
     assert!(shown.contains("verbatim_encoding ("), "{shown}");
     let output = dir.run(&["--encoding", "deepseek"]);
     assert!(String::from_utf8_lossy(&output.stderr).contains("deepseek_v32"), "{output:?}");
+}
+
+/// How all tekken.jsons known cut texts into words.
+const PATTERN: &str = concat!(
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|",
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|",
+    r"\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+);
+
+/// A tekken.json of 256 bytes, two tokens made of them, and 3 special tokens before them.
+fn tekken() -> Value {
+    let token = |bytes: &[u8]| json!({"rank": 0, "token_bytes": STANDARD.encode(bytes)});
+    let mut vocab: Vec<Value> = (0..=255_u8).map(|byte| token(&[byte])).collect();
+    vocab.extend([token(b"ab"), token(b"aba"), token(b"left out")]);
+    json!({
+        "config": {
+            "pattern": PATTERN, "num_vocab_tokens": 259, "default_vocab_size": 261,
+            "default_num_special_tokens": 3, "version": "v13",
+        },
+        "vocab": vocab,
+        "special_tokens": [
+            {"rank": 0, "token_str": "<unk>", "is_control": true},
+            {"rank": 1, "token_str": "<s>", "is_control": true},
+            {"rank": 2, "token_str": "[INST]", "is_control": true},
+        ],
+        "image": {"image_patch_size": 16},
+    })
+}
+
+#[test]
+fn a_tekken_json_comes_before_a_tokenizer_json() {
+    let dir = ModelDir::new(&json!({"chat_template": "{{ 1 }}"}));
+    dir.put("tekken.json", &tekken().to_string());
+    let packed = dir.packed();
+    let meta = &packed.meta;
+    assert_eq!(meta.mistral.as_ref().unwrap().version, MistralVersion::V13);
+    assert_eq!((meta.vocab_size, meta.added_tokens), (261, 3));
+    assert!(names(&packed).is_empty());
+    // No text has a special token in it; one opens the sequence.
+    let byte = |byte: u8| 3 + u32::from(byte);
+    assert_eq!(ids(&packed, "[INST]", false), b"[INST]".map(byte));
+    assert_eq!(ids(&packed, "aba", true), [1, 260]);
+    assert_eq!(ids(&packed, "abab", false), [259, 259]);
+    // A template, or that file, says that engines do otherwise.
+    dir.put("own.jinja", "own");
+    let find = |tokenizer: Option<&Path>, template: Option<&Path>| {
+        pack("test", &ModelFiles::find(dir.path(), tokenizer, None, template).unwrap()).unwrap()
+    };
+    assert_eq!(names(&find(None, Some(&dir.path().join("own.jinja")))), [("default", "own")]);
+    let other = find(Some(&dir.path().join("tokenizer.json")), None);
+    assert_eq!(names(&other), [("default", "{{ 1 }}")]);
+    assert!(other.meta.mistral.is_none());
+}
+
+#[test]
+fn efforts_of_a_tekken_json_are_kept() {
+    let dir = ModelDir::new(&json!({}));
+    let mut file = tekken();
+    file["config"]["version"] = "v15".into();
+    file["model_settings_builder"] = json!({"reasoning_effort": {
+        "type": "enum", "accepts_none": true, "values": ["none", "high"], "default": "none",
+    }});
+    dir.put("tekken.json", &file.to_string());
+    let efforts = dir.packed().meta.mistral.unwrap().efforts.unwrap();
+    assert_eq!(
+        (efforts.values, efforts.default),
+        (vec!["none".into(), "high".into()], "none".into())
+    );
+}
+
+#[test]
+fn a_tekken_json_that_is_not_understood_is_refused() {
+    let dir = ModelDir::new(&json!({}));
+    let broken: [(&str, Value); 7] = [
+        ("/config/version", "v99".into()),
+        ("/config/default_vocab_size", 9_000.into()),
+        ("/config/default_vocab_size", 1.into()),
+        ("/config/pattern", "(".into()),
+        ("/vocab/256/token_bytes", "?".into()),
+        ("/special_tokens/2/rank", 7.into()),
+        ("/image", json!(1)),
+    ];
+    for (pointer, value) in broken {
+        let mut file = tekken();
+        *file.pointer_mut(pointer).unwrap() = value;
+        if pointer == "/image" {
+            file["model_settings_builder"] = json!({"json_schema": {}});
+        }
+        dir.put("tekken.json", &file.to_string());
+        let error = dir.pack().expect_err(pointer);
+        assert_eq!(error.exit_code(), 1, "{pointer}: {error}");
+    }
+    dir.put("tekken.json", "[]");
+    assert!(matches!(dir.pack(), Err(PackError::Json { .. })));
 }

@@ -41,11 +41,11 @@ pub use limits::RenderLimits;
 pub use shape::ShapeCounts;
 pub use time::CivilTime;
 
-/// Python's `json.dumps(value)`: ASCII only, on one line. `None` for a value nested deeper than
+/// Python's `json.dumps(value, ensure_ascii=is_ascii)`, on one line. `None` for a value nested deeper than
 /// [`limits::VALUE_DEPTH_MAX`] or longer than [`limits::TEXT_BYTES_MAX`].
 #[must_use]
-pub fn python_json(value: &serde_json::Value) -> Option<String> {
-    py::json::dumps(value)
+pub fn python_json(value: &serde_json::Value, is_ascii: bool) -> Option<String> {
+    py::json::dumps(value, is_ascii)
 }
 
 #[cfg(feature = "fuzzing")]

@@ -42,8 +42,9 @@ impl PyDict {
             order.sort_unstable_by_key(|at| entries.get(*at).and_then(|(key, _)| key.as_str()));
             order
         });
-        let depths = entries.iter().map(|(_, value)| depth_of(value, VALUE_DEPTH_MAX));
-        let depth = depths.max().unwrap_or(0).saturating_add(1);
+        let parts = entries.iter().flat_map(|(key, value)| [key, value]);
+        let depth =
+            parts.map(|part| depth_of(part, VALUE_DEPTH_MAX)).max().unwrap_or(0).saturating_add(1);
         Self { entries, index, depth }
     }
 

@@ -71,6 +71,21 @@ fn endless_work_runs_out_of_fuel() {
 }
 
 #[test]
+fn namespaces_hold_nothing_that_holds_them() {
+    let hold = |what: &str| {
+        render(&format!(
+            "{{% set ns = namespace(x=1) %}}{{% set ns.x = {what} %}}{{{{ {{ns.x: 1}} }}}}"
+        ))
+    };
+    for what in ["ns", "[ns]", "(ns, 1)", "{'a': ns}", "{ns: 1}", "{(1, ns): 1}", "dict([(ns, 1)])"]
+    {
+        let result = hold(what);
+        assert!(matches!(result, Err(RenderError::Operation(_))), "{what}: {result:?}");
+    }
+    assert_eq!(hold("(1, 2)").unwrap(), "{(1, 2): 1}");
+}
+
+#[test]
 fn long_ranges_and_widths_are_refused() {
     for source in [
         "{% for x in range(10 ** 9) %}{% endfor %}",

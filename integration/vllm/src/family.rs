@@ -46,6 +46,29 @@ pub fn encoding_bundle(name: &str) -> Result<Vec<u8>, PathBuf> {
     packed(name, "deepseek_v4", None, Some(name))
 }
 
+/// A bundle of Mistral's tekken.json as one of `version`; the path that is missing when it is not cached.
+///
+/// # Panics
+/// When it is there and cannot be packed, or there is no such version.
+pub fn tekken_bundle(name: &str, version: &str) -> Result<Vec<u8>, PathBuf> {
+    let cache = repository().join(".cache");
+    let path = cache.join("tokenizers/tekken/tekken_240911.json");
+    if !path.is_file() {
+        return Err(path);
+    }
+    let mut tekken: Value = serde_json::from_str(&read(&path)).unwrap();
+    let versions = read(&vectors().join("mistral.versions.json"));
+    let mut versions: Value = serde_json::from_str(&versions).unwrap();
+    let own = versions[version].take();
+    tekken.as_object_mut().unwrap().extend(own.as_object().expect("a known version").clone());
+    tekken["config"]["version"] = version.into();
+    let dir = cache.join("tekken").join(version);
+    std::fs::create_dir_all(&dir).unwrap();
+    std::fs::write(dir.join("tekken.json"), tekken.to_string()).unwrap();
+    let files = ModelFiles::find(&dir, None, None, None).expect("the files");
+    Ok(pack(name, &files).expect("packs").bytes)
+}
+
 /// The bundle of a family, made of its cached tokenizer and template; the path that is missing when
 /// they are not cached.
 ///
@@ -54,6 +77,9 @@ pub fn encoding_bundle(name: &str) -> Result<Vec<u8>, PathBuf> {
 pub fn bundle(name: &str) -> Result<Vec<u8>, PathBuf> {
     let families: Value = serde_json::from_str(&read(&vectors().join("families.json"))).unwrap();
     let family = &families[name];
+    if let Some(version) = family["tekken_version"].as_str() {
+        return tekken_bundle(name, version);
+    }
     let tokenizer = family["tokenizer"].as_str().expect("a tokenizer");
     packed(name, tokenizer, family["template"].as_str(), family["encoding"].as_str())
 }

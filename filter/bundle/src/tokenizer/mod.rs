@@ -46,6 +46,8 @@ pub struct Tokenizer {
     /// Normalizers, pre-tokenizer and post-processor, and the model if it is the library's.
     stages: PipelineTokenizer,
     added: AddedTokens,
+    /// Whether a text may have special tokens in it.
+    has_special_text: bool,
     /// The model, unless it is the library's.
     bpe: Option<Bpe>,
     /// Tells tokenizers apart in a memo's keys.
@@ -127,6 +129,7 @@ impl Tokenizer {
             scratches: Mutex::new(Vec::new()),
             stages,
             added: AddedTokens::new(added)?,
+            has_special_text: meta.mistral.is_none(),
             bpe,
         })
     }
@@ -154,7 +157,9 @@ impl Tokenizer {
 
     /// Where the tokenizer always splits: added tokens, and the texts between them, in order.
     pub fn segments<'a>(&'a self, text: &'a str) -> impl Iterator<Item = Segment<'a>> + 'a {
-        SpecialSegmentIterator::new(text, &self.added, false, false).map(|segment| match segment {
+        let segments =
+            SpecialSegmentIterator::new(text, &self.added, false, !self.has_special_text);
+        segments.map(|segment| match segment {
             CrateSegment::SpecialToken(id) => Segment::Token(id),
             CrateSegment::Text { text, input_offset } => {
                 Segment::Text { text, offset_bytes: input_offset }

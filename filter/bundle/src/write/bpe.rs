@@ -32,8 +32,9 @@ pub(super) struct Source {
 
 impl Source {
     /// Reads `model`; None if it needs what [`Bpe`] does not do: affixes, dropout, or more tokens
-    /// or merges than the tables hold.
-    pub(super) fn read(model: &Value) -> Result<Option<Self>, WriteError> {
+    /// or merges than the tables hold. With `ranks_products`, merges in a row that make the same token are of
+    /// one rank, so that of two the left one comes first.
+    pub(super) fn read(model: &Value, ranks_products: bool) -> Result<Option<Self>, WriteError> {
         let text = |key: &str| model.get(key).and_then(Value::as_str).unwrap_or_default();
         let flag = |key: &str| model.get(key).and_then(Value::as_bool).unwrap_or_default();
         let vocab = model
@@ -82,6 +83,8 @@ impl Source {
             let side = |index| pair.get(index).and_then(Value::as_str).unwrap_or_default();
             let (left, right) = (read.id(side(0))?, read.id(side(1))?);
             let product = read.id(&format!("{}{}", side(0), side(1)))?;
+            let first = read.merges.iter().rposition(|[_, _, other]| *other != product);
+            let rank = if ranks_products { first.map_or(0, |before| before + 1) } else { rank };
             read.merges.push([left, right, product]);
             read.ranks.insert((left, right), rank as u32);
         }

@@ -16,6 +16,7 @@ use xxhash_rust::xxh3::xxh3_128;
 use crate::format::{Kind, Layout, assemble};
 use crate::limits::BUNDLE_BYTES_MAX;
 use crate::meta::{BundleMeta, SpecialTokens};
+use crate::mistral::MistralFormat;
 use crate::tokenizer::{added, stages_from_json};
 
 /// What goes into a bundle.
@@ -29,6 +30,8 @@ pub struct BundleSource<'a> {
     pub templates: &'a [(String, String)],
     /// The special tokens of tokenizer_config.json.
     pub special: &'a SpecialTokens,
+    /// How chats are written where Mistral's library does it.
+    pub mistral: Option<&'a MistralFormat>,
 }
 
 /// Why a bundle could not be made.
@@ -73,7 +76,7 @@ pub fn write(source: &BundleSource<'_>) -> Result<Vec<u8>, WriteError> {
     ];
     let model = root.get("model").cloned().unwrap_or_default();
     let compact = match model.get("type").and_then(Value::as_str) {
-        Some("BPE") => bpe::Source::read(&model)?,
+        Some("BPE") => bpe::Source::read(&model, source.mistral.is_some())?,
         _ => None,
     };
     match compact {
@@ -100,6 +103,7 @@ fn meta(source: &BundleSource<'_>, root: &Map<String, Value>) -> Result<BundleMe
         added_tokens: added.map_or(0, |tokens| tokens.len() as u32),
         model_kind: model.and_then(Value::as_str).unwrap_or_default().to_owned(),
         packed_by: env!("CARGO_PKG_VERSION").to_owned(),
+        mistral: source.mistral.cloned(),
     })
 }
 

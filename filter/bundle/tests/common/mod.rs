@@ -223,6 +223,7 @@ impl Model {
                 extra: vec![("image_token".to_owned(), "<image>".to_owned())],
                 ..SpecialTokens::default()
             },
+            mistral: None,
         })
         .expect("packs")
     }

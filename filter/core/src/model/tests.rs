@@ -1,6 +1,7 @@
 use std::fmt::Write as _;
 
 use serde_json::{Value, json};
+use warmpath_bundle::{MistralEfforts, MistralVersion};
 
 use super::*;
 use crate::harmony::Mark;
@@ -112,6 +113,100 @@ fn what_harmony_cannot_show_has_a_name() {
     // A model without the marks cannot speak it.
     let result = in_harmony(&self::model(PLAIN), &ChatConfig::default(), &chat(json!([])));
     assert!(matches!(result, Err(PromptError::NoTemplate)), "{result:?}");
+}
+
+/// What a model makes of a chat in a version of Mistral's format, special tokens spelt out.
+fn in_mistral(version: MistralVersion, body: &Value) -> Result<String, PromptError> {
+    let added = [
+        "<s>",
+        "</s>",
+        "[INST]",
+        "[/INST]",
+        "[SYSTEM_PROMPT]",
+        "[/SYSTEM_PROMPT]",
+        "[TOOL_CALLS]",
+        "[ARGS]",
+        "[TOOL_RESULTS]",
+        "[/TOOL_RESULTS]",
+        "[IMG]",
+        "[MODEL_SETTINGS]",
+        "[/MODEL_SETTINGS]",
+    ];
+    let efforts =
+        MistralEfforts { values: vec!["none".into(), "high".into()], default: "none".into() };
+    let efforts = Some(efforts).filter(|_| version == MistralVersion::V15);
+    let format = MistralFormat { version, efforts };
+    let bundle = support::bundle_for(PLAIN, &added, Some(&format));
+    let model = Model::from_bundle(bundle, 7).expect("loads");
+    let prompt = prompt_of(&model, Api::ChatCompletions, body)?;
+    for item in &prompt.media {
+        assert_eq!(prompt.tokens[item.token_index], 256 + 10);
+    }
+    let spelt = prompt.tokens.iter().map(|id| match id.checked_sub(256) {
+        Some(mark) => added[mark as usize].to_owned(),
+        None => char::from(*id as u8).to_string(),
+    });
+    Ok(spelt.collect())
+}
+
+#[test]
+fn mistrals_chats_are_written_by_their_version() {
+    use MistralVersion::{V3, V13, V15};
+    let call = |id: &str| {
+        json!({"id": id, "type": "function",
+        "function": {"name": "f", "arguments": "{\"a\":1}"}})
+    };
+    let chat = json!({"messages": [
+        {"role": "system", "content": "s"},
+        {"role": "user", "content": "[INST] a"},
+        {"role": "assistant", "tool_calls": [call("call_000000001"), call("000000002")]},
+        {"role": "tool", "tool_call_id": "000000002", "content": "two"},
+        {"role": "tool", "tool_call_id": "call_000000001", "content": "1"},
+        {"role": "user", "content": [{"type": "text", "text": "b"}, {"type": "text", "text": "c"}]},
+    ]});
+    assert_eq!(
+        in_mistral(V13, &chat).unwrap(),
+        "<s>[SYSTEM_PROMPT]s[/SYSTEM_PROMPT][INST][INST] a[/INST]\
+         [TOOL_CALLS]f[ARGS]{\"a\": 1}[TOOL_CALLS]f[ARGS]{\"a\": 1}</s>\
+         [TOOL_RESULTS]1[/TOOL_RESULTS][TOOL_RESULTS]two[/TOOL_RESULTS][INST]b\n\nc[/INST]"
+    );
+    assert_eq!(
+        in_mistral(V3, &chat).unwrap(),
+        "<s>[INST][INST] a[/INST][TOOL_CALLS][\
+         {\"name\": \"f\", \"arguments\": {\"a\": 1}, \"id\": \"000000001\"}, \
+         {\"name\": \"f\", \"arguments\": {\"a\": 1}, \"id\": \"000000002\"}]</s>\
+         [TOOL_RESULTS]{\"content\": \"two\", \"call_id\": \"000000002\"}[/TOOL_RESULTS]\
+         [TOOL_RESULTS]{\"content\": 1, \"call_id\": \"000000001\"}[/TOOL_RESULTS][INST]s\n\nb\n\nc[/INST]"
+    );
+    let image = json!({"type": "image_url", "image_url": {"url": "u"}});
+    let text = json!({"type": "text", "text": "b"});
+    let shown = json!({"messages": [{"role": "user", "content": [text, image]}], "reasoning_effort": "high"});
+    assert_eq!(
+        in_mistral(V15, &shown).unwrap(),
+        "<s>[MODEL_SETTINGS]{\"reasoning_effort\": \"high\"}[/MODEL_SETTINGS][INST][IMG]b[/INST]"
+    );
+}
+
+#[test]
+fn what_mistrals_format_cannot_show_has_a_name() {
+    let ask = |version, message: Value, more: Value| {
+        let mut body = json!({"messages": [message]});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        in_mistral(version, &body).unwrap_err()
+    };
+    let user = json!({"role": "user", "content": "a"});
+    for (message, more) in [
+        (json!({"role": "user"}), json!({})),
+        (json!({"role": "other", "content": "a"}), json!({})),
+        (user.clone(), json!({"reasoning_effort": "low"})),
+        (user, json!({"chat_template_kwargs": {"a": 1}})),
+    ] {
+        let error = ask(MistralVersion::V15, message.clone(), more);
+        assert!(matches!(error, PromptError::Unwritable(_)), "{message}: {error}");
+    }
+    let thinking = json!({"role": "assistant", "content": "a", "reasoning": "r"});
+    let error = ask(MistralVersion::V13, thinking, json!({}));
+    assert!(matches!(error, PromptError::NoMark("[THINK]")), "{error}");
 }
 
 #[test]

@@ -205,7 +205,11 @@ pub(super) fn part(node: &Node<'_>) -> Result<Option<Part>, RequestError> {
         "text" => text("text")?,
         "refusal" => text("refusal")?,
         "input_text" | "output_text" => Some(text("text")?.ok_or(CONTENT)?),
-        "thinking" => Some(text("thinking")?.ok_or(CONTENT)?),
+        "thinking" => {
+            let text = text("thinking")?.ok_or(CONTENT)?;
+            let is_closed = fields::boolean(given, "closed")?.unwrap_or(true);
+            return Ok(Some(Part::Thinking { text, is_closed, extra: extra(given)? }));
+        }
         "tool_reference" => {
             return Ok(Some(Part::ToolReference { name: text("name")?.ok_or(CONTENT)? }));
         }
@@ -342,7 +346,7 @@ impl Part {
     /// Its text; `None` for a part that is none.
     pub(crate) fn into_text(self) -> Option<String> {
         match self {
-            Self::Text { text, .. } => Some(text),
+            Self::Text { text, .. } | Self::Thinking { text, .. } => Some(text),
             Self::Media { .. } | Self::ToolReference { .. } => None,
         }
     }

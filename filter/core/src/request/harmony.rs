@@ -199,7 +199,7 @@ impl Called {
         Ok(Self {
             id: call.get("id").and_then(Value::as_str).map(str::to_owned),
             function: text_at(call.pointer("/function/name")),
-            arguments: python_json(arguments).ok_or(TOOL_CALLS)?,
+            arguments: python_json(arguments, true).ok_or(TOOL_CALLS)?,
         })
     }
 

@@ -1,7 +1,7 @@
 //! A model small enough to be made on the spot: its tokens are bytes, and a few added tokens.
 
 use serde_json::{Value, json};
-use warmpath_bundle::{BundleSource, SpecialTokens, write};
+use warmpath_bundle::{BundleSource, MistralFormat, SpecialTokens, write};
 
 /// The added tokens; their ids start at 256.
 pub const ADDED: [&str; 4] = ["<s>", "</s>", "<|image_pad|>", "<audio>"];
@@ -56,6 +56,12 @@ pub fn bundle(template: &str) -> Vec<u8> {
 /// The same with other added tokens.
 #[allow(dead_code, reason = "not every user of this file needs it")]
 pub fn bundle_with(template: &str, added: &[&str]) -> Vec<u8> {
+    bundle_for(template, added, None)
+}
+
+/// The same for a model whose chats Mistral's library writes.
+#[allow(dead_code, reason = "not every user of this file needs it")]
+pub fn bundle_for(template: &str, added: &[&str], mistral: Option<&MistralFormat>) -> Vec<u8> {
     let templates = [("default".to_owned(), template.to_owned())];
     let templates = if template.is_empty() { &[][..] } else { &templates };
     let special = SpecialTokens {
@@ -67,6 +73,7 @@ pub fn bundle_with(template: &str, added: &[&str]) -> Vec<u8> {
         tokenizer_json: &tokenizer_json(added),
         templates,
         special: &special,
+        mistral,
     })
     .expect("packs")
 }

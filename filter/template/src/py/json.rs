@@ -54,10 +54,11 @@ pub(crate) fn tojson(_state: &mut State<'_, '_>, args: &[Value]) -> Result<Value
     Ok(Value::from(dumper.out))
 }
 
-/// Python's `json.dumps(value)`: ASCII only, on one line. `None` for a value that is too deep or too long.
-pub(crate) fn dumps(value: &serde_json::Value) -> Option<String> {
+/// Python's `json.dumps(value, ensure_ascii=ascii)`, on one line. `None` for a value that is too deep or too
+/// long.
+pub(crate) fn dumps(value: &serde_json::Value, ascii: bool) -> Option<String> {
     let mut dumper = Dumper {
-        ascii: true,
+        ascii,
         indent: None,
         item_separator: ", ".to_owned(),
         key_separator: ": ".to_owned(),

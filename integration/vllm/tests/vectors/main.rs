@@ -4,6 +4,7 @@
 //! `WARMPATH_REQUIRE_VECTORS=1` they are a failure.
 
 mod deepseek;
+mod mistral;
 mod tokens;
 
 use std::path::PathBuf;
@@ -12,15 +13,18 @@ use warmpath_core::model::Model;
 
 /// The model of a bundle, where what it is made of is cached.
 fn model(bundle: Result<Vec<u8>, PathBuf>) -> Option<Model> {
-    match bundle {
-        Ok(bundle) => Some(Model::from_bundle(bundle, 7).expect("loads")),
-        Err(missing) => {
-            let required = std::env::var_os("WARMPATH_REQUIRE_VECTORS").is_some();
+    Some(Model::from_bundle(cached(bundle)?, 7).expect("loads"))
+}
+
+/// A bundle, where what it is made of is cached.
+fn cached(bundle: Result<Vec<u8>, PathBuf>) -> Option<Vec<u8>> {
+    let required = std::env::var_os("WARMPATH_REQUIRE_VECTORS").is_some();
+    bundle
+        .inspect_err(|missing| {
             assert!(!required, "{} is not cached", missing.display());
             eprintln!("SKIPPED: {} is not cached", missing.display());
-            None
-        }
-    }
+        })
+        .ok()
 }
 
 /// The start of a SHA-256, in hex.

@@ -47,7 +47,14 @@ fn check(family: &str) {
     let Some(model) = crate::model(bundle(family)) else { return };
     assert!(!model.speaks_harmony());
     let chats: Vec<Value> = serde_json::from_str(&read(&vectors().join("chats.json"))).unwrap();
-    let chats: Vec<Value> = chats.iter().map(expanded).collect();
+    let mut chats: Vec<Value> = chats.iter().map(expanded).collect();
+    let is_written_by_library = family == "mistral_tekken";
+    if is_written_by_library {
+        // Chats with variables are refused for such models, but not here.
+        for chat in &mut chats {
+            chat.as_object_mut().unwrap().shift_remove("chat_template_kwargs");
+        }
+    }
     let lines = read(&vectors().join(format!("tokens.{family}.jsonl")));
     let (mut compared, mut wrong) = (0, Vec::new());
     for line in lines.lines() {
@@ -70,6 +77,8 @@ fn check(family: &str) {
                 }
             }
             (Err(_), None, _) => {}
+            // Most of what Mistral's library refuses is written here; the engine computes none of it.
+            (Ok(_), None, _) if is_written_by_library => {}
             _ => wrong.push(format!("{line}: {:?}", ours.as_ref().map(Vec::len))),
         }
     }
@@ -107,6 +116,11 @@ fn mistral() {
     check("mistral");
 }
 
+#[test]
+fn mistral_tekken() {
+    check("mistral_tekken");
+}
+
 /// Chats in Harmony, by the requests of `harmony.jsonl`. What is not read here is counted where the texts
 /// are compared.
 #[test]
@@ -142,6 +156,15 @@ fn every_family_has_a_test() {
     names.sort_unstable();
     assert_eq!(
         names,
-        ["deepseek_v3", "deepseek_v4", "gemma3", "gptoss", "llama3_1", "mistral", "qwen3"]
+        [
+            "deepseek_v3",
+            "deepseek_v4",
+            "gemma3",
+            "gptoss",
+            "llama3_1",
+            "mistral",
+            "mistral_tekken",
+            "qwen3"
+        ]
     );
 }

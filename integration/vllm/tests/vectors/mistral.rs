@@ -1,0 +1,138 @@
+//! The chats of Mistral models that come with a tekken.json: the prompts of
+//! `integration/vectors/vllm/mistral.jsonl`, which `mistral.py` there writes anew.
+//!
+//! `WARMPATH_MISTRAL` names another file of such prompts, for longer random runs.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
+
+use serde_json::{Map, Value};
+use warmpath_bundle::{Bundle, MistralFormat, MistralVersion, SegmentMemo, Tokenizer};
+use warmpath_core::config::ChatConfig;
+use warmpath_core::mistral::{self, Piece};
+use warmpath_core::request::{Api, PromptInput, parse};
+use warmpath_vllm::family::{read, repository_file, tekken_bundle, vectors};
+
+const NEWEST: &str = "v15";
+
+/// A version's format; that of the newest is in its bundle.
+fn format(version: &str, newest: &MistralFormat) -> MistralFormat {
+    let version: MistralVersion = serde_json::from_value(version.into()).unwrap();
+    let efforts = newest.efforts.clone().filter(|_| version == newest.version);
+    MistralFormat { version, efforts }
+}
+
+/// The prompt's text, its special tokens spelled out, and its ids.
+fn ours(
+    tokenizer: &Tokenizer,
+    (api, body): (Api, &str),
+    format: &MistralFormat,
+    config: &ChatConfig,
+) -> Result<(String, Vec<u32>), String> {
+    let request = parse(api, body.as_bytes()).map_err(|error| error.to_string())?;
+    let PromptInput::Chat(chat) = request.prompt else { panic!("{body}") };
+    let written = mistral::write(*chat, format, config).map_err(|error| error.to_string())?;
+    let (mut text, mut ids) = (String::new(), Vec::new());
+    for piece in &written.pieces {
+        match piece {
+            Piece::Mark(mark) => {
+                text.push_str(mark);
+                ids.push(tokenizer.added_token_id(mark).ok_or("a token is missing")?);
+            }
+            Piece::Text(piece) => {
+                text.push_str(piece);
+                tokenizer.encode_plain(piece, None, &mut ids).unwrap();
+            }
+        }
+    }
+    Ok((text, ids))
+}
+
+fn config(traits: &Value) -> ChatConfig {
+    ChatConfig {
+        hides_unused_tools: traits["hides_unused_tools"] == true,
+        template_kwargs: traits["default_kwargs"].as_object().map_or_else(Map::new, Map::clone),
+        ..ChatConfig::default()
+    }
+}
+
+/// How requests went, by the version of the format.
+#[derive(Default)]
+struct Tally {
+    equal: usize,
+    wrong: Vec<String>,
+    not_written: BTreeMap<String, Vec<String>>,
+}
+
+#[test]
+fn mistral_chats_and_texts() {
+    let Some(bytes) = crate::cached(tekken_bundle("mistral", NEWEST)) else { return };
+    let bundle = Bundle::read(bytes).unwrap();
+    let newest = bundle.meta.mistral.unwrap();
+    check_texts(&bundle.tokenizer);
+    let file = std::env::var_os("WARMPATH_MISTRAL");
+    let file = file.map_or_else(|| vectors().join("mistral.jsonl"), PathBuf::from);
+    let mut tallies: BTreeMap<String, Tally> = BTreeMap::new();
+    for line in read(&file).lines() {
+        let (api, body, traits, prompts): (
+            String,
+            String,
+            Value,
+            HashMap<String, (String, String)>,
+        ) = serde_json::from_str(line).unwrap();
+        let request = (Api::from_name(&api).unwrap(), body.as_str());
+        // What the engine refuses is computed nowhere.
+        for (version, (text, expected)) in prompts {
+            let tally = tallies.entry(version.clone()).or_default();
+            match ours(&bundle.tokenizer, request, &format(&version, &newest), &config(&traits)) {
+                Ok((found, ids)) => {
+                    if (&found, digest(&ids)) == (&text, expected) {
+                        tally.equal += 1;
+                    } else {
+                        let both = format!("  vllm: {text:?}\n  ours: {found:?}");
+                        tally.wrong.push(format!("{version}: {body}\n{both}"));
+                    }
+                }
+                // It is placed by load, under its name.
+                Err(error) => tally.not_written.entry(error).or_default().push(body.clone()),
+            }
+        }
+    }
+    assert_eq!(tallies.len(), 5);
+    for (version, Tally { equal, wrong, not_written }) in tallies {
+        let count: usize = not_written.values().map(Vec::len).sum();
+        println!("{version}: {equal} equal, {} differ, {count} not written", wrong.len());
+        for (error, bodies) in &not_written {
+            println!("  {}: {error}: {}", bodies.len(), bodies[0]);
+        }
+        assert!(wrong.is_empty(), "{}", wrong[..wrong.len().min(8)].join("\n"));
+        assert!(
+            equal >= 200 && count * 15 <= equal,
+            "{version}: {equal} equal, {count} not written"
+        );
+    }
+}
+
+/// The ids of the tokenizers' hostile texts are Mistral's own.
+fn check_texts(tokenizer: &Tokenizer) {
+    let texts = read(&repository_file("integration/vectors/tokenizers/texts.jsonl"));
+    let expected = read(&vectors().join("mistral.texts.tsv"));
+    assert!(texts.lines().count() >= 800 && texts.lines().count() == expected.lines().count());
+    let mut memo = SegmentMemo::new(8192, 7);
+    for (parts, line) in texts.lines().zip(expected.lines()) {
+        let parts: Vec<(String, usize)> = serde_json::from_str(parts).unwrap();
+        let text: String = parts.iter().map(|(piece, count)| piece.repeat(*count)).collect();
+        let fields: Vec<&str> = line.split('\t').collect();
+        for (special, expected) in [(false, fields[2]), (true, fields[3])] {
+            for _ in 0..2 {
+                let mut ids = Vec::new();
+                tokenizer.encode_memo(&text, special, &mut memo, &mut ids).unwrap();
+                assert_eq!(digest(&ids), expected, "{line}: {text:?}");
+            }
+        }
+    }
+}
+
+fn digest(ids: &[u32]) -> String {
+    crate::digest(serde_json::to_string(ids).unwrap().as_bytes(), 8)
+}
