@@ -73,7 +73,6 @@ format: $(TOOLCHAIN)
 
 .PHONY: e2e
 e2e: filter bundle $(ENVOY) $(PROMTOOL) ## The tests in a real Envoy.
-	@for file in envoy/*.yaml; do .cache/envoy/bin/envoy --mode validate --log-level warning -c $$file; done
 	@# A test waits for half of its time: one more at a time than there are cores.
 	$(CARGO) test $(LOCKED) $(NATIVE) --test plain_envoy --test in_envoy -- --test-threads=$$(($$(nproc) + 1))
 	@tools/skipped.sh

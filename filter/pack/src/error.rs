@@ -41,6 +41,12 @@ pub enum PackError {
     /// A chat template does not compile.
     #[error("chat template: {0}")]
     Compile(#[from] warmpath_template::TemplateError),
+    /// The tokenizer cuts or rewrites texts by a regular expression for which the filter has no code.
+    #[error(
+        "the tokenizer uses a regular expression that is not among those of known models, in a `Split` or a \
+         `Replace`: the filter has no engine for others"
+    )]
+    Pattern,
     /// The tokenizer cannot be packed.
     #[error(transparent)]
     Write(#[from] warmpath_bundle::WriteError),
@@ -70,7 +76,15 @@ pub enum PackError {
     },
 }
 
+/// What the library says of regular expressions that it has no code for.
+const NO_ENGINE: &str = "system-regex backend";
+
 impl PackError {
+    /// The error, with a name of its own where the library's would speak of how it was built.
+    pub(crate) fn named(self) -> Self {
+        if self.to_string().contains(NO_ENGINE) { Self::Pattern } else { self }
+    }
+
     /// The exit code: 3 when the bundle failed its check, 1 when the input is at fault.
     pub fn exit_code(&self) -> u8 {
         match self {

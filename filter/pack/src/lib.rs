@@ -1,8 +1,8 @@
 //! Packs a model directory into a bundle.
 //!
 //! In: a directory as models are published, with tokenizer.json, tokenizer_config.json and chat
-//! templates, or with Mistral's tekken.json. Out: the bytes of a bundle, read back and compared with its source, and a list of
-//! what could not be compared.
+//! templates, or with Mistral's tekken.json. Out: the bytes of a bundle, read back and compared with
+//! its source, and a list of what could not be compared.
 //!
 //! Files are resolved as transformers 5 resolves them, since that is what engines load: template
 //! files win over templates in tokenizer_config.json, and special tokens that the configuration
@@ -50,6 +50,10 @@ pub struct Packed {
 /// # Errors
 /// [`PackError`], which says whether the input or the check is at fault.
 pub fn pack(name: &str, files: &ModelFiles) -> Result<Packed, PackError> {
+    packed(name, files).map_err(PackError::named)
+}
+
+fn packed(name: &str, files: &ModelFiles) -> Result<Packed, PackError> {
     let mut notes = Vec::new();
     let mut json: Value = serde_json::from_str(&files.tokenizer)
         .map_err(|source| PackError::Json { path: files.tokenizer_path.clone(), source })?;

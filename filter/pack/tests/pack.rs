@@ -397,3 +397,22 @@ fn a_tekken_json_that_is_not_understood_is_refused() {
     dir.put("tekken.json", "[]");
     assert!(matches!(dir.pack(), Err(PackError::Json { .. })));
 }
+
+#[test]
+fn patterns_that_are_not_known_are_refused_with_a_reason() {
+    for (member, value) in [
+        ("normalizer", json!({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "})),
+        (
+            "pre_tokenizer",
+            json!({"type": "Split", "pattern": {"Regex": "ab?"}, "behavior": "Isolated", "invert": false}),
+        ),
+    ] {
+        let dir = ModelDir::new(&json!({}));
+        let mut file = tokenizer();
+        file[member] = value;
+        dir.put("tokenizer.json", &file.to_string());
+        let error = dir.pack().expect_err(member);
+        assert!(error.to_string().contains("regular expression"), "{error}");
+        assert_eq!(error.exit_code(), 1, "{error}");
+    }
+}

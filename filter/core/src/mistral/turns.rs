@@ -3,6 +3,7 @@
 //! What one speaker says in several messages in a row is one turn; results stand in the order of their
 //! calls; system messages are turns of their own, or one text, by the version.
 
+use ahash::AHashMap;
 use serde_json::Value;
 use warmpath_bundle::MistralVersion;
 
@@ -97,17 +98,17 @@ pub(super) fn of(messages: Vec<Message>, version: MistralVersion) -> Result<Turn
                     add_system(&mut turns.system, &text);
                 }
             }
-            Speaker::System => turns.list.extend(run.into_iter().map(|one| turn(vec![one], inner))),
+            Speaker::System => turns.list.extend(each(speaker, run, inner)),
             Speaker::Tool => {
                 if version >= MistralVersion::V11 {
                     sort_results(&mut run, &called);
                 }
                 called.clear();
-                turns.list.extend(run.into_iter().map(|one| turn(vec![one], inner)));
+                turns.list.extend(each(speaker, run, inner));
             }
-            Speaker::User => turns.list.push(turn(run, inner)),
+            Speaker::User => turns.list.push(turn(speaker, run, inner)),
             Speaker::Assistant => {
-                let turn = turn(run, inner);
+                let turn = turn(speaker, run, inner);
                 called.extend(turn.calls.iter().map(|call| call.id.clone()));
                 turns.list.push(turn);
             }
@@ -115,13 +116,7 @@ pub(super) fn of(messages: Vec<Message>, version: MistralVersion) -> Result<Turn
     }
     let starts_with_user = turns.list.first().is_some_and(|turn| turn.speaker == Speaker::User);
     if turns.list.is_empty() || (!has_system_turns && !starts_with_user) {
-        let empty = Said {
-            speaker: Speaker::User,
-            chunks: Vec::new(),
-            calls: Vec::new(),
-            call_id: String::new(),
-        };
-        turns.list.insert(0, turn(vec![empty], inner));
+        turns.list.insert(0, turn(Speaker::User, Vec::new(), inner));
     }
     Ok(turns)
 }
@@ -139,15 +134,25 @@ fn add_system(system: &mut Option<String>, text: &str) {
 /// Results in the order of their calls; those of none at the end.
 fn sort_results(results: &mut [Said], called: &[String]) {
     let given: Vec<String> = results.iter().map(|result| result.call_id.clone()).collect();
-    let last = |ids: &[String], id: &str| ids.iter().rposition(|known| known == id);
+    let (called, given) = (last_places(called), last_places(&given));
     results.sort_by_cached_key(|result| {
-        (last(called, &result.call_id).unwrap_or(usize::MAX), last(&given, &result.call_id))
+        let place = |places: &AHashMap<&str, usize>| places.get(result.call_id.as_str()).copied();
+        (place(&called).unwrap_or(usize::MAX), place(&given))
     });
 }
 
-/// Makes one turn of messages of one speaker, at least one.
-fn turn(run: Vec<Said>, inner: &str) -> Turn {
-    let speaker = run.first().map_or(Speaker::User, |first| first.speaker);
+/// Where each identifier stands last.
+fn last_places(ids: &[String]) -> AHashMap<&str, usize> {
+    ids.iter().enumerate().map(|(at, id)| (id.as_str(), at)).collect()
+}
+
+/// A turn of each message.
+fn each(speaker: Speaker, run: Vec<Said>, inner: &str) -> impl Iterator<Item = Turn> {
+    run.into_iter().map(move |said| turn(speaker, vec![said], inner))
+}
+
+/// Makes one turn of a speaker's messages.
+fn turn(speaker: Speaker, run: Vec<Said>, inner: &str) -> Turn {
     let call_id = run.first().map(|first| first.call_id.clone()).unwrap_or_default();
     let mut contents = Vec::with_capacity(run.len());
     let mut calls = Vec::new();

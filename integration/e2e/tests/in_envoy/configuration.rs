@@ -97,14 +97,9 @@ async fn every_wrong_value_is_named_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn wrong_shapes_are_named() {
-    for (patch, path) in [
-        (json!({"polcy": "kv_cost"}), "polcy: "),
-        (json!({"backends": [{"name": "a", "cluster": "a", "weight": 1}]}), "backends[0].weight: "),
-        (json!({"body_bytes_max": 1.5}), "body_bytes_max: "),
-    ] {
-        assert_refused(&patch, &["configuration refused", path]).await;
-    }
+async fn a_wrong_shape_is_named() {
+    let patch = json!({"backends": [{"name": "a", "cluster": "a", "weight": 1}]});
+    assert_refused(&patch, &["configuration refused", "backends[0].weight: "]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
