@@ -65,8 +65,7 @@ fn harmony(api: Api, body_bytes: &[u8]) {
     assert!(is_open, "the assistant's turn");
 }
 
-/// A prompt in any version of Mistral's format opens what it closes, one within another at most, and shows
-/// all media.
+/// A prompt in any version of Mistral's format closes what it opens before it opens more, and shows all media.
 fn mistral(chat: &Chat) {
     const PAIRED: [(&str, &str); 5] = [
         ("[INST]", "[/INST]"),
