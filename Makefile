@@ -83,7 +83,7 @@ e2e-page: filter bundle $(ENVOY) ## The status page in headless Chromium; its pi
 	$(CARGO) test $(LOCKED) $(NATIVE) --test in_envoy -- page:: --nocapture
 
 .PHONY: fuzz-smoke
-fuzz-smoke: $(TOOLCHAIN) ## Six seconds of each fuzz target.
+fuzz-smoke: $(TOOLCHAIN) ## Four seconds of each fuzz target.
 	@tools/need.sh cxx
 	tools/fuzz-smoke.sh
 

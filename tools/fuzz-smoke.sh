@@ -7,7 +7,7 @@
 set -euo pipefail
 
 crate=filter/fuzz
-seconds=${FUZZ_SECONDS:-6}
+seconds=${FUZZ_SECONDS:-4}
 host=$(rustc -vV | sed -n 's/^host: //p')
 target_dir=${CARGO_TARGET_DIR:-target}/fuzz
 # `cargo fuzz` users find corpora and artifacts where that program keeps them.
