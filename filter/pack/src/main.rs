@@ -80,7 +80,11 @@ fn report(options: &Options, packed: &Packed) {
         shown(&packed.special.bos_token),
         shown(&packed.special.eos_token)
     );
-    let listed = if templates.is_empty() { "none".into() } else { templates.join(", ") };
+    let listed = match &meta.mistral {
+        Some(format) => format!("none; Mistral's format, version {:?}", format.version),
+        None if templates.is_empty() => "none".into(),
+        None => templates.join(", "),
+    };
     println!("templates    {listed}");
     println!("bundle       {}, {} bytes", options.output.display(), packed.bytes.len());
     let compiled = if templates.is_empty() { "" } else { "; templates compile" };
