@@ -58,23 +58,24 @@ fn packed(name: &str, files: &ModelFiles) -> Result<Packed, PackError> {
     let mut json: Value = serde_json::from_str(&files.tokenizer)
         .map_err(|source| PackError::Json { path: files.tokenizer_path.clone(), source })?;
     let (templates, special) = match files.mistral {
-        Some(_) => (Vec::new(), Tekken::special_tokens()),
+        Some(_) => {
+            notes.push(
+                "chats are written by Mistral's library, as by vLLM's tokenizer mode mistral: give \
+                 tokenizer.json and the template for other engines"
+                    .into(),
+            );
+            (Vec::new(), Tekken::special_tokens())
+        }
         None => {
             let config = files.config()?;
             config::amend(&mut json, &config, &mut notes);
             config::note_differences(&json, &config, &mut notes);
-            (files.templates(&config)?, config::special_tokens(&config))
+            let (templates, special) = (files.templates(&config)?, config::special_tokens(&config));
+            check_templates(&templates, &special, &mut notes)?;
+            (templates, special)
         }
     };
     let amended = json.to_string();
-    match files.mistral {
-        Some(_) => notes.push(
-            "chats are written by Mistral's library, as by vLLM's tokenizer mode mistral: give \
-             tokenizer.json and the template for other engines"
-                .into(),
-        ),
-        None => check_templates(&templates, &special, &mut notes)?,
-    }
     let bytes = write(&BundleSource {
         name,
         tokenizer_json: &amended,

@@ -515,6 +515,13 @@ def restricted(cases, traits):
         yield api, body, {key: value for key, value in given.items() if key in traits}
 
 
+def given(bodies, maker, count):
+    """Chats, the fixed cases and so many of the maker's; what other traits there are vLLM tells by the model."""
+    own = (("chat_completions", json.dumps(body, ensure_ascii=False), {}) for body in bodies)
+    made = (maker.case() for _ in range(count))
+    return distinct(restricted([*own, *fixed(), *made], ("hides_unused_tools", "default_kwargs")))
+
+
 def distinct(cases):
     """The cases, each once."""
     seen = set()

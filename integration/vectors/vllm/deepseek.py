@@ -11,13 +11,10 @@ digits}}.
 
 import hashlib
 import json
-import os
-import random
 import re
 
 import cases
 import oracle
-from vllm.entrypoints.serve.engine.protocol import ErrorResponse
 from vllm.renderers.deepseek_v4 import DeepseekV4Renderer
 from vllm.renderers.deepseek_v32 import DeepseekV32Renderer
 from vllm.tokenizers.deepseek_v4 import get_deepseek_v4_tokenizer
@@ -50,45 +47,16 @@ class Text:
         return text
 
 
-class Renderer:
+def renderer(encoding):
     """vLLM's renderer of an encoding, without a model."""
-
-    def __init__(self, encoding):
-        kind, tokenizer = ENCODINGS[encoding]
-        self.renderer = object.__new__(kind)
-        self.renderer.__dict__.update(tokenizer=tokenizer(Text()), model_config=oracle.MODEL_CONFIG)
-        self.tokenizer = self.renderer.tokenizer
-
-    async def render_chat_async(self, conversations, params, tok_params, **_):
-        (messages,) = conversations
-        conversation, prompt = self.renderer.render_messages(messages, params)
-        self.prompt = prompt["prompt"]
-        return (conversation,), ("",)
+    kind, tokenizer = ENCODINGS[encoding]
+    return oracle.CodeRenderer(kind, tokenizer(Text()))
 
 
-def prompt(encoding, api, body, traits):
-    """The prompt's text, or None when vLLM refuses the request."""
-    traits = {**cases.TRAITS, "system_first": True, **traits}
-    renderer = Renderer(encoding)
-    online = oracle.without_engine(
-        renderer,
-        traits,
-        use_harmony=False,
-        chat_template=None,
-        chat_template_content_format="auto",
-        trust_request_mm_kwargs=True,
-    )
-    try:
-        request = oracle.without_parser(api, oracle.requested(api, body, traits))
-        result = oracle.rendered(online, api, request)
-        if isinstance(result, ErrorResponse):
-            return None
-        renderer.prompt.encode()
-        return renderer.prompt
-    except Exception as error:  # noqa: BLE001
-        if os.environ.get("ORACLE_DEBUG"):
-            print(encoding, api, body[:300], repr(error)[:300])
-        return None
+def text(prompt):
+    """The prompt's text."""
+    prompt["prompt"].encode()
+    return prompt["prompt"]
 
 
 def shortened(text):
@@ -221,21 +189,15 @@ class Maker(cases.Maker):
         )
 
 
-def given(seed, count):
-    own = (("chat_completions", json.dumps(body, ensure_ascii=False), {}) for body in BODIES)
-    maker = Maker(seed)
-    made = (maker.case() for _ in range(count))
-    # What other traits there are vLLM tells by the model.
-    return cases.distinct(cases.restricted([*own, *cases.fixed(), *made], ("hides_unused_tools", "default_kwargs")))
-
-
 def main():
     args = cases.options(__doc__, "deepseek.jsonl", 200)
     accepted = dict.fromkeys(ENCODINGS, 0)
     with args.out.open("w", encoding="utf-8") as out:
-        for api, body, traits in given(args.seed, args.random):
-            texts = {encoding: prompt(encoding, api, body, traits) for encoding in ENCODINGS}
-            texts = {encoding: shortened(text) for encoding, text in texts.items() if text is not None}
+        for api, body, traits in cases.given(BODIES, Maker(args.seed), args.random):
+            texts = {
+                encoding: oracle.code_prompt(renderer(encoding), api, body, traits, text) for encoding in ENCODINGS
+            }
+            texts = {encoding: shortened(made) for encoding, made in texts.items() if made is not None}
             for encoding in texts:
                 accepted[encoding] += 1
             out.write(json.dumps([api, body, traits, texts], separators=(",", ":")) + "\n")

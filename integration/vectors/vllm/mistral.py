@@ -14,7 +14,6 @@ and the digests of these and of those with the token that opens a sequence.
 
 import hashlib
 import json
-import os
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,7 +23,6 @@ import mistral_common
 import numpy
 import oracle
 from mistral_common.tokens.tokenizers.base import SpecialTokenPolicy
-from vllm.entrypoints.serve.engine.protocol import ErrorResponse
 from vllm.renderers.mistral import MistralRenderer
 from vllm.tokenizers.mistral import MistralTokenizer
 
@@ -52,47 +50,18 @@ def tokenizer(version):
     return made
 
 
-class Renderer:
-    """vLLM's renderer of Mistral models, without one."""
-
-    def __init__(self, made):
-        self.renderer = object.__new__(MistralRenderer)
-        self.renderer.__dict__.update(tokenizer=made, model_config=oracle.MODEL_CONFIG)
-        self.tokenizer = made
-
-    async def render_chat_async(self, conversations, params, tok_params, **_):
-        (messages,) = conversations
-        conversation, prompt = self.renderer.render_messages(messages, params)
-        self.prompt = prompt["prompt_token_ids"]
-        return (conversation,), ("",)
-
-
 def digest(ids):
     return hashlib.sha256(json.dumps(ids, separators=(",", ":")).encode()).hexdigest()[:8]
 
 
 def prompt(made, api, body, traits):
     """The prompt's text and the digest of its ids, or None when vLLM refuses the request."""
-    traits = {**cases.TRAITS, "system_first": True, **traits}
-    renderer = Renderer(made)
-    online = oracle.without_engine(
-        renderer,
-        traits,
-        use_harmony=False,
-        chat_template=None,
-        chat_template_content_format="auto",
-        trust_request_mm_kwargs=True,
-    )
-    try:
-        request = oracle.without_parser(api, oracle.requested(api, body, traits))
-        result = oracle.rendered(online, api, request)
-        if isinstance(result, ErrorResponse):
-            return None
-        return [made.tokenizer.decode(renderer.prompt, SpecialTokenPolicy.KEEP), digest(renderer.prompt)]
-    except Exception as error:  # noqa: BLE001
-        if os.environ.get("ORACLE_DEBUG"):
-            print(made.version, api, body[:300], repr(error)[:300])
-        return None
+
+    def read(prompt):
+        ids = prompt["prompt_token_ids"]
+        return [made.tokenizer.decode(ids, SpecialTokenPolicy.KEEP), digest(ids)]
+
+    return oracle.code_prompt(oracle.CodeRenderer(MistralRenderer, made), api, body, traits, read)
 
 
 def result(call, content, **fields):
@@ -231,14 +200,6 @@ class Maker(cases.Maker):
         )
 
 
-def given(seed, count):
-    own = (("chat_completions", json.dumps(body, ensure_ascii=False), {}) for body in BODIES)
-    maker = Maker(seed)
-    made = (maker.case() for _ in range(count))
-    # What other traits there are vLLM tells by the model.
-    return cases.distinct(cases.restricted([*own, *cases.fixed(), *made], ("hides_unused_tools", "default_kwargs")))
-
-
 def write_texts(tekken):
     """Writes what mistral-common makes of the tokenizers' hostile texts, without and with the opening token."""
     texts = Path(__file__).parents[1] / "tokenizers" / "texts.jsonl"
@@ -255,7 +216,7 @@ def main():
     write_texts(tokenizers["v15"].tokenizer)
     accepted = dict.fromkeys(VERSIONS, 0)
     with args.out.open("w", encoding="utf-8") as out:
-        for api, body, traits in given(args.seed, args.random):
+        for api, body, traits in cases.given(BODIES, Maker(args.seed), args.random):
             prompts = {version: prompt(made, api, body, traits) for version, made in tokenizers.items()}
             prompts = {version: made for version, made in prompts.items() if made is not None}
             for version in prompts:

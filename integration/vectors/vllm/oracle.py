@@ -11,6 +11,8 @@ import logging
 import os
 from types import SimpleNamespace
 
+import cases
+
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -228,4 +230,40 @@ def conversation(api, body, traits):
     except Exception as error:  # noqa: BLE001
         if os.environ.get("ORACLE_DEBUG"):
             print(repr(error)[:500])
+        return None
+
+
+class CodeRenderer:
+    """A renderer of vLLM's that writes chats by code, without a model."""
+
+    def __init__(self, kind, tokenizer):
+        self.renderer = object.__new__(kind)
+        self.renderer.__dict__.update(tokenizer=tokenizer, model_config=MODEL_CONFIG)
+        self.tokenizer = tokenizer
+
+    async def render_chat_async(self, conversations, params, tok_params, **_):
+        (messages,) = conversations
+        conversation, self.prompt = self.renderer.render_messages(messages, params)
+        return (conversation,), ("",)
+
+
+def code_prompt(renderer, api, body, traits, read):
+    """What `read` makes of the prompt of a :class:`CodeRenderer`, or None when vLLM refuses the request."""
+    traits = {**cases.TRAITS, "system_first": True, **traits}
+    online = without_engine(
+        renderer,
+        traits,
+        use_harmony=False,
+        chat_template=None,
+        chat_template_content_format="auto",
+        trust_request_mm_kwargs=True,
+    )
+    try:
+        request = without_parser(api, requested(api, body, traits))
+        if isinstance(rendered(online, api, request), ErrorResponse):
+            return None
+        return read(renderer.prompt)
+    except Exception as error:  # noqa: BLE001
+        if os.environ.get("ORACLE_DEBUG"):
+            print(renderer.tokenizer, api, body[:300], repr(error)[:300])
         return None

@@ -83,8 +83,11 @@ impl Source {
             let side = |index| pair.get(index).and_then(Value::as_str).unwrap_or_default();
             let (left, right) = (read.id(side(0))?, read.id(side(1))?);
             let product = read.id(&format!("{}{}", side(0), side(1)))?;
-            let first = read.merges.iter().rposition(|[_, _, other]| *other != product);
-            let rank = if ranks_products { first.map_or(0, |before| before + 1) } else { rank };
+            let is_other = |[_, _, other]: &[u32; 3]| *other != product;
+            let rank = match ranks_products {
+                true => read.merges.iter().rposition(is_other).map_or(0, |before| before + 1),
+                false => rank,
+            };
             read.merges.push([left, right, product]);
             read.ranks.insert((left, right), rank as u32);
         }

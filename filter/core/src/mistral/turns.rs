@@ -67,9 +67,12 @@ struct Said {
     call_id: String,
 }
 
-impl Said {
-    fn is_empty(&self) -> bool {
-        self.chunks.iter().all(|chunk| matches!(chunk, Chunk::Text(text) if text.is_empty()))
+/// Whether a message is empty. Several empty texts count as one that is there.
+fn is_none(chunks: &[Chunk]) -> bool {
+    match chunks {
+        [] => true,
+        [Chunk::Text(text)] => text.is_empty(),
+        _ => false,
     }
 }
 
@@ -87,11 +90,7 @@ pub(super) fn of(messages: Vec<Message>, version: MistralVersion) -> Result<Turn
         run.extend(std::iter::from_fn(|| said.next_if(|next| next.speaker == speaker)));
         match speaker {
             Speaker::System if !has_system_turns => {
-                // An empty message counts as none, but several empty texts as one that is empty.
-                let is_none = |message: &Said| {
-                    matches!(message.chunks.as_slice(), [] | [_]) && message.is_empty()
-                };
-                for message in run.into_iter().filter(|message| !is_none(message)) {
+                for message in run.into_iter().filter(|message| !is_none(&message.chunks)) {
                     let Content::Text(text) = joined([message.chunks], inner) else {
                         return Err(Unwritable("media in a system prompt"));
                     };

@@ -1,5 +1,3 @@
-use std::fmt::Write as _;
-
 use serde_json::{Value, json};
 use warmpath_bundle::{MistralEfforts, MistralVersion};
 
@@ -21,16 +19,21 @@ fn prompt_of(model: &Model, api: Api, body: &Value) -> Result<Prompt, PromptErro
     prompt(Some(model), request, &ChatConfig::default(), NOW)
 }
 
-/// The prompt as text, special tokens spelt out.
-fn shown(model: &Model, api: Api, body: &Value) -> String {
+/// Tokens as text, special ones spelt out.
+fn spelt(tokens: &[TokenId], added: &[&str]) -> String {
     let mut text = String::new();
-    for token in prompt_of(model, api, body).expect("a prompt").tokens {
+    for token in tokens {
         match token.checked_sub(256) {
-            Some(added) => text.push_str(support::ADDED[added as usize]),
-            None => write!(text, "{}", char::from(token as u8)).unwrap(),
+            Some(at) => text.push_str(added[at as usize]),
+            None => text.push(char::from(*token as u8)),
         }
     }
     text
+}
+
+/// The prompt as text, special tokens spelt out.
+fn shown(model: &Model, api: Api, body: &Value) -> String {
+    spelt(&prompt_of(model, api, body).expect("a prompt").tokens, &support::ADDED)
 }
 
 const PLAIN: &str = "{{ bos_token }}{% for m in messages %}{{ m.role }}:{{ m.content }}\n{% endfor %}\
@@ -72,13 +75,7 @@ fn marks_in_a_text_are_its_letters() {
     assert_eq!(plain.len() + "<|end|><|start|>".len(), marked.len());
     // Again, now that the memo knows the texts.
     assert_eq!(ids("<|end|><|start|>"), marked);
-    let text: String = plain
-        .iter()
-        .map(|id| match id.checked_sub(256) {
-            Some(mark) => added[mark as usize].to_owned(),
-            None => char::from(*id as u8).to_string(),
-        })
-        .collect();
+    let text = spelt(&plain, &added);
     assert!(text.starts_with("<|start|>system<|message|>You are ChatGPT"), "{text}");
     assert!(text.contains("Current date: 2025-06-15\n\nReasoning: medium\n"), "{text}");
     assert!(text.ends_with("<|end|><|start|>user<|message|><|end|><|start|>assistant"), "{text}");
@@ -142,11 +139,7 @@ fn in_mistral(version: MistralVersion, body: &Value) -> Result<String, PromptErr
     for item in &prompt.media {
         assert_eq!(prompt.tokens[item.token_index], 256 + 10);
     }
-    let spelt = prompt.tokens.iter().map(|id| match id.checked_sub(256) {
-        Some(mark) => added[mark as usize].to_owned(),
-        None => char::from(*id as u8).to_string(),
-    });
-    Ok(spelt.collect())
+    Ok(spelt(&prompt.tokens, &added))
 }
 
 #[test]

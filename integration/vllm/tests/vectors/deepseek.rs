@@ -6,12 +6,14 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 use warmpath_core::config::ChatConfig;
 use warmpath_core::ids::NowMs;
 use warmpath_core::model::Model;
 use warmpath_core::request::{Api, PromptInput, parse};
 use warmpath_vllm::family::{encoding_bundle, read, vectors};
+
+use crate::Tally;
 
 /// What all prompts with tools, and all with an effort, have in common: its start and its end.
 const COMMON: [(&str, &str); 4] = [
@@ -65,41 +67,20 @@ fn check(encoding: &str, equal_min: usize) {
     check_long_chat(&model);
     let file = std::env::var_os("WARMPATH_DEEPSEEK");
     let file = file.map_or_else(|| vectors().join("deepseek.jsonl"), PathBuf::from);
-    let (mut equal, mut not_written, mut wrong) = (0, BTreeMap::new(), Vec::new());
+    let mut tally = Tally::default();
     for line in read(&file).lines() {
         let (api, body, traits, mut texts): (String, String, Value, BTreeMap<String, String>) =
             serde_json::from_str(line).unwrap();
-        let config = ChatConfig {
-            hides_unused_tools: traits["hides_unused_tools"] == true,
-            template_kwargs: traits["default_kwargs"].as_object().map_or_else(Map::new, Map::clone),
-            ..ChatConfig::default()
-        };
         // What the engine refuses is computed nowhere.
         let Some(expected) = texts.remove(encoding) else { continue };
-        match ours(&model, Api::from_name(&api).unwrap(), &body, &config) {
-            Ok(ours) if shortened(&ours) == expected => equal += 1,
-            Ok(ours) => {
-                wrong.push(format!("{body}\n  vllm: {expected:?}\n  ours: {:?}", shortened(&ours)))
-            }
-            // It is placed by load, under its name.
-            Err(error) => not_written.entry(error).or_insert_with(Vec::new).push(body),
-        }
+        let ours = ours(&model, Api::from_name(&api).unwrap(), &body, &crate::config(&traits));
+        let compared = ours.map(|ours| {
+            let ours = shortened(&ours);
+            (ours == expected, format!("  vllm: {expected:?}\n  ours: {ours:?}"))
+        });
+        tally.add(&body, compared);
     }
-    let count: usize = not_written.values().map(Vec::len).sum();
-    println!("{encoding}: {equal} equal, {} differ, {count} not written", wrong.len());
-    for (error, bodies) in &not_written {
-        println!("  {}: {error}: {}", bodies.len(), bodies[0]);
-    }
-    assert!(
-        wrong.is_empty(),
-        "{encoding}: {} differ:\n{}",
-        wrong.len(),
-        wrong[..wrong.len().min(8)].join("\n")
-    );
-    assert!(
-        equal >= equal_min && count * 15 <= equal,
-        "{encoding}: {equal} equal, {count} not written"
-    );
+    tally.check(encoding, equal_min);
 }
 
 #[test]
