@@ -8,6 +8,7 @@
 //! - [`client`]: HTTP/1.1 and HTTP/2 connections that the test holds, and requests as raw bytes.
 //! - [`steady`]: steady traffic, and what its clients saw.
 //! - [`scene`]: engines as processes, steady traffic, and something that happens.
+//! - [`gateways`]: the Envoys of the examples, as the control planes they are for configure them.
 //! - [`prompts`]: prompts as token ids.
 //! - [`promtool`]: Prometheus' own check of a page of metrics.
 //! - [`browser`]: headless Chromium, driven by its own driver.
@@ -25,6 +26,7 @@ pub mod bed;
 pub mod browser;
 pub mod client;
 pub mod fleet;
+pub mod gateways;
 pub mod poll;
 pub mod prompts;
 pub mod promtool;

@@ -366,6 +366,32 @@ mod tests {
         assert!(bootstrap.plugin_mut().is_err());
     }
 
+    /// A bootstrap without what `envoy/dns.yaml` says is its own.
+    fn without_differences(file: &str) -> Value {
+        let text = std::fs::read_to_string(paths::repository().join(file)).unwrap();
+        let root = serde_yaml_ng::from_str(&text).unwrap();
+        let mut bootstrap = Bootstrap { variant: Variant::OverrideHost, root };
+        bootstrap.set_wasm(Path::new("the module")).unwrap();
+        bootstrap.set_bundle(Some(Path::new("the bundle"))).unwrap();
+        *bootstrap.filter_config_mut().unwrap() = Value::Null;
+        let http = bootstrap.http_mut("internal").unwrap();
+        http["route_config"]["virtual_hosts"][0]["routes"][0]["match"] = Value::Null;
+        let cluster = bootstrap.cluster_mut("engines").unwrap().as_object_mut().unwrap();
+        cluster.retain(|field, _| {
+            !["type", "dns_refresh_rate", "load_assignment"].contains(&&**field)
+        });
+        let resources = &mut bootstrap.root["static_resources"];
+        resources["listeners"].as_array_mut().unwrap().retain(|one| one["name"] != "metrics");
+        resources["clusters"].as_array_mut().unwrap().retain(|one| one["name"] != "admin");
+        bootstrap.root
+    }
+
+    #[test]
+    fn the_bootstrap_for_engines_behind_a_name_differs_in_nothing_else() {
+        let [dns, listed] = ["envoy/dns.yaml", "envoy/override-host.yaml"].map(without_differences);
+        assert_eq!(dns, listed);
+    }
+
     #[test]
     fn merge_follows_rfc_7396() {
         let mut target = json!({"a": {"b": 1, "c": 2}, "d": [1]});

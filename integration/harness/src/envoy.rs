@@ -133,49 +133,66 @@ pub struct EnvoyProcess {
 const START_TIMEOUT: Duration = Duration::from_secs(90);
 /// The filter takes in what an answer taught some milliseconds after the answer has left.
 const SETTLED: Duration = Duration::from_millis(30);
+/// Envoy's configuration in its directory.
+const CONFIG: &str = "envoy.json";
 /// Another program may take the port chosen for the internal listener before Envoy does.
 const START_ATTEMPTS: u32 = 3;
 
 impl EnvoyProcess {
     /// Starts Envoy and waits until it takes requests.
     pub async fn start(options: &EnvoyOptions) -> Result<Self, HarnessError> {
-        let mut attempt = 1;
-        loop {
-            match Self::start_once(options).await {
-                Err(HarnessError::NotReady { log_tail, .. })
-                    if attempt < START_ATTEMPTS && log_tail.contains("Address already in use") =>
-                {
-                    attempt += 1;
-                }
-                result => return result,
+        attempted(async || {
+            let (dir, internal_port) = (config_dir()?, free_port()?);
+            let bootstrap = options.bootstrap(internal_port)?;
+            let dynamic = options.is_dynamic.then(|| bootstrap.clone());
+            match &dynamic {
+                Some(bootstrap) => write_split(bootstrap, dir.path())?,
+                None => write(&dir.path().join(CONFIG), &bootstrap.to_json())?,
             }
-        }
+            let flags = Flags {
+                concurrency: options.concurrency,
+                log_level: &options.log_level,
+                public: "public",
+            };
+            Self::launch(dir, internal_port, &flags, dynamic).await
+        })
+        .await
     }
 
-    async fn start_once(options: &EnvoyOptions) -> Result<Self, HarnessError> {
-        let dir = tempfile::Builder::new()
-            .prefix("warmpath-envoy-")
-            .tempdir()
-            .map_err(HarnessError::file(std::env::temp_dir()))?;
-        let internal_port = free_port()?;
-        let config = dir.path().join("envoy.json");
-        let bootstrap = options.bootstrap(internal_port)?;
-        let dynamic = options.is_dynamic.then(|| bootstrap.clone());
-        match &dynamic {
-            Some(bootstrap) => write_split(bootstrap, dir.path())?,
-            None => write(&config, &bootstrap.to_json())?,
-        }
+    /// Starts Envoy, with two workers, with a configuration that is none of the bootstraps. `config` makes
+    /// it; it is given the port for the internal listener and the one for the admin interface. `public` is
+    /// the listener that clients talk to, on an address that Envoy's admin interface tells.
+    pub async fn start_with(
+        public: &str,
+        config: impl Fn(u16, u16) -> Result<Value, HarnessError>,
+    ) -> Result<Self, HarnessError> {
+        attempted(async || {
+            let (dir, internal_port) = (config_dir()?, free_port()?);
+            write(&dir.path().join(CONFIG), &config(internal_port, free_port()?)?.to_string())?;
+            let flags = Flags { concurrency: 2, log_level: "warning", public };
+            Self::launch(dir, internal_port, &flags, None).await
+        })
+        .await
+    }
+
+    /// Starts Envoy with the configuration in `dir`.
+    async fn launch(
+        dir: TempDir,
+        internal_port: u16,
+        flags: &Flags<'_>,
+        dynamic: Option<Bootstrap>,
+    ) -> Result<Self, HarnessError> {
         let admin_file = dir.path().join("admin");
         let log = dir.path().join("envoy.log");
         let arguments = [
             "--config-path".to_owned(),
-            config.display().to_string(),
+            dir.path().join(CONFIG).display().to_string(),
             "--admin-address-path".to_owned(),
             admin_file.display().to_string(),
             "--concurrency".to_owned(),
-            options.concurrency.to_string(),
+            flags.concurrency.to_string(),
             "--log-level".to_owned(),
-            options.log_level.clone(),
+            flags.log_level.to_owned(),
             // Listeners that were replaced go soon, but not before the workers of a slow machine have made
             // their new VMs: until then connections come to the old ones.
             "--drain-time-s".to_owned(),
@@ -201,7 +218,7 @@ impl EnvoyProcess {
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         };
-        let public = listener_address(&client, admin, "public").await?;
+        let public = listener_address(&client, admin, flags.public).await?;
         let internal = SocketAddr::from(([127, 0, 0, 1], internal_port));
         Ok(Self { process, admin, public, internal, client, dynamic, dir })
     }
@@ -224,6 +241,11 @@ impl EnvoyProcess {
     /// Where clients send their requests.
     pub fn public(&self) -> SocketAddr {
         self.public
+    }
+
+    /// The address of the listener `name`.
+    pub async fn listener(&self, name: &str) -> Result<SocketAddr, HarnessError> {
+        listener_address(&self.client, self.admin, name).await
     }
 
     /// The internal listener.
@@ -314,12 +336,41 @@ impl EnvoyProcess {
     }
 }
 
+/// How Envoy is started.
+struct Flags<'a> {
+    concurrency: u32,
+    log_level: &'a str,
+    /// The listener that clients talk to.
+    public: &'a str,
+}
+
+/// Starts anew, with other ports, where another program was faster to take one.
+async fn attempted(
+    start: impl AsyncFn() -> Result<EnvoyProcess, HarnessError>,
+) -> Result<EnvoyProcess, HarnessError> {
+    let mut attempt = 1;
+    loop {
+        match start().await {
+            Err(HarnessError::NotReady { log_tail, .. })
+                if attempt < START_ATTEMPTS && log_tail.contains("Address already in use") =>
+            {
+                attempt += 1;
+            }
+            result => return result,
+        }
+    }
+}
+
+fn config_dir() -> Result<TempDir, HarnessError> {
+    let dir = tempfile::Builder::new().prefix("warmpath-envoy-").tempdir();
+    dir.map_err(HarnessError::file(std::env::temp_dir()))
+}
+
 /// Writes a configuration in its parts. Envoy sees a file change when another one takes its name.
 fn write_split(bootstrap: &Bootstrap, dir: &Path) -> Result<(), HarnessError> {
     let [listeners, hosts] = ["listeners.json", "hosts.json"].map(|name| dir.join(name));
     let [main, listeners_text, hosts_text] = bootstrap.split(&listeners, &hosts)?;
-    for (file, text) in
-        [(listeners, listeners_text), (hosts, hosts_text), (dir.join("envoy.json"), main)]
+    for (file, text) in [(listeners, listeners_text), (hosts, hosts_text), (dir.join(CONFIG), main)]
     {
         if std::fs::read_to_string(&file).is_ok_and(|written| written == text) {
             continue;

@@ -9,6 +9,7 @@ mod bundles;
 mod configuration;
 mod conformance;
 mod disconnects;
+mod examples;
 mod failures;
 mod metrics;
 mod page;
