@@ -58,7 +58,7 @@ impl Gateway {
     /// Starts it in front of `engines`, with the demo's model in place of the example's.
     pub async fn start(&self, engines: &[SocketAddr]) -> Front {
         let started = EnvoyProcess::start_with(&self.listener, |internal, admin| {
-            Ok(self.placed(engines, internal, admin))
+            self.placed(engines, internal, admin)
         });
         Front { envoy: started.await.expect("Envoy") }
     }

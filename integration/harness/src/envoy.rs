@@ -164,11 +164,11 @@ impl EnvoyProcess {
     /// the listener that clients talk to, on an address that Envoy's admin interface tells.
     pub async fn start_with(
         public: &str,
-        config: impl Fn(u16, u16) -> Result<Value, HarnessError>,
+        config: impl Fn(u16, u16) -> Value,
     ) -> Result<Self, HarnessError> {
         attempted(async || {
             let (dir, internal_port) = (config_dir()?, free_port()?);
-            write(&dir.path().join(CONFIG), &config(internal_port, free_port()?)?.to_string())?;
+            write(&dir.path().join(CONFIG), &config(internal_port, free_port()?).to_string())?;
             let flags = Flags { concurrency: 2, log_level: "warning", public };
             Self::launch(dir, internal_port, &flags, None).await
         })
