@@ -14,6 +14,7 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
+use warmpath_harness::bootstrap::endpoint;
 use warmpath_harness::{EnvoyProcess, paths};
 
 use crate::bed::Front;
@@ -80,7 +81,7 @@ impl Gateway {
                 *file = json!(local(file.as_str().expect("a file's name")));
             }
         });
-        let hosts: Vec<Value> = engines.iter().map(|engine| host(*engine)).collect();
+        let hosts: Vec<Value> = engines.iter().map(|engine| endpoint(*engine)).collect();
         let clusters = root["static_resources"]["clusters"].as_array_mut().expect("clusters");
         let cluster = clusters.iter_mut().find(|cluster| cluster["name"] == *self.cluster);
         cluster.expect("the engines' cluster")["load_assignment"]["endpoints"] =
@@ -91,11 +92,6 @@ impl Gateway {
         }
         root
     }
-}
-
-fn host(engine: SocketAddr) -> Value {
-    let socket = json!({"address": engine.ip().to_string(), "port_value": engine.port()});
-    json!({"endpoint": {"address": {"socket_address": socket}}})
 }
 
 /// This machine's file in place of an example's.
@@ -121,10 +117,13 @@ fn walk(value: &mut Value, visit: &mut impl FnMut(&mut Value)) {
 }
 
 /// The documents of a YAML file of the repository.
-pub fn documents(file: &str) -> Vec<Value> {
+fn documents(file: &str) -> Vec<Value> {
+    parse(file, &read(file))
+}
+
+fn read(file: &str) -> String {
     let path = paths::repository().join(file);
-    let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{file}: {error}"));
-    parse(file, &text)
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{file}: {error}"))
 }
 
 fn parse(file: &str, text: &str) -> Vec<Value> {
@@ -138,8 +137,7 @@ fn parse(file: &str, text: &str) -> Vec<Value> {
 /// What a control plane configures, with `words` in place.
 fn control_plane(name: &str, words: &[(&str, &str)]) -> Value {
     let file = format!("integration/e2e/control_planes/{name}.yaml");
-    let path = paths::repository().join(&file);
-    let mut text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{file}: {error}"));
+    let mut text = read(&file);
     for (word, meaning) in words {
         assert!(text.contains(word), "{file} has no {word}");
         text = text.replace(word, meaning);

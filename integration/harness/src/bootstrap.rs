@@ -306,7 +306,8 @@ fn endpoint_at(port: u16) -> Value {
     json!({"endpoint": {"address": {"socket_address": loopback(port)}}})
 }
 
-fn endpoint(address: SocketAddr) -> Value {
+/// A host of a cluster, as Envoy writes it.
+pub fn endpoint(address: SocketAddr) -> Value {
     json!({"endpoint": {"address": {"socket_address": {
         "address": address.ip().to_string(),
         "port_value": address.port(),

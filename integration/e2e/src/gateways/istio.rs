@@ -11,7 +11,7 @@ pub fn gateway() -> Gateway {
     let host = format!("{service}.{}.svc.cluster.local", manifests.namespace);
     let cluster = format!("outbound|{port}||{host}");
     let mut root =
-        control_plane("istio", &[("$CLUSTER", &cluster), ("/v1", manifests.path_prefix())]);
+        control_plane("istio", &[("$CLUSTER", &cluster), ("$PATH", manifests.path_prefix())]);
     let filter = manifests.one("EnvoyFilter");
     let selected = &filter["spec"]["workloadSelector"]["labels"];
     assert_eq!(selected["gateway.networking.k8s.io/gateway-name"], manifests.name("Gateway"));

@@ -58,7 +58,7 @@ async fn all_engines_are_found(bed: &Bed, connection: &mut Connection) {
     .await;
 }
 
-/// Chats come back to their engine, and new ones use all engines. Returns who holds which.
+/// Chats come back to their engine, and new ones use several. Returns who holds which.
 async fn chats_return(bed: &Bed, connection: &mut Connection) -> BTreeMap<usize, usize> {
     let mut holders = BTreeMap::new();
     for number in 0..12 {
