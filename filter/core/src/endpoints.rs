@@ -19,7 +19,7 @@ use crate::ids::{BackendId, NowMs};
 use crate::limits::BACKENDS_MAX;
 use crate::residency::{self, Clock};
 use crate::store::{self, SharedStore, StoreError};
-use crate::wire;
+use crate::wire::Key;
 
 /// An observed backend that has served nothing for this long goes. A living one is found again by the
 /// next request that is left to Envoy.
@@ -263,8 +263,8 @@ fn change<S: SharedStore>(
     Ok(())
 }
 
-fn key(name: &str) -> String {
-    wire::named_key('e', name)
+fn key(name: &str) -> Key {
+    Key::named("e", name)
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@
 use crate::ids::{BackendId, NowMs};
 use crate::limits::BACKENDS_MAX;
 use crate::store::{self, SharedStore, StoreError};
-use crate::wire::{KEY_PREFIX, Reader, Writer};
+use crate::wire::{Key, Reader, Writer};
 
 /// Time passed over after the first failure: an engine's restart takes longer, a lost connection
 /// less.
@@ -314,8 +314,8 @@ fn backoff_ms(failures: u32) -> u64 {
     (BACKOFF_FIRST_MS << doublings).min(BACKOFF_MAX_MS)
 }
 
-fn key() -> String {
-    format!("{KEY_PREFIX}/h")
+fn key() -> Key {
+    Key::new("h")
 }
 
 #[cfg(test)]

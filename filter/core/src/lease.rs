@@ -6,7 +6,7 @@
 
 use crate::ids::NowMs;
 use crate::store::{self, SharedStore, StoreError};
-use crate::wire::{self, Reader, Writer};
+use crate::wire::{Key, Reader, Writer};
 
 /// A holder that has not renewed it for this long has lost it: three ticks.
 pub const LEASE_MS: u64 = 3_000;
@@ -67,8 +67,8 @@ fn encode(candidate: Candidate, now: NowMs) -> Vec<u8> {
     writer.finish()
 }
 
-fn key(name: &str) -> String {
-    wire::named_key('l', name)
+fn key(name: &str) -> Key {
+    Key::named("l", name)
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ use crate::pace::Paces;
 use crate::sightings::{Sighting, Sightings};
 use crate::signals::LoadReport;
 use crate::store::{self, SharedStore, StoreError};
-use crate::wire::{KEY_PREFIX, Reader, Writer};
+use crate::wire::{Key, Reader, Writer};
 
 /// Load of one backend.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
@@ -313,6 +313,11 @@ impl Ledger {
         self.sightings.wants(backend, now)
     }
 
+    /// Whether a request to `backend` is to ask for a load report; notes that it does.
+    pub fn asks_report(&mut self, backend: BackendId, now: NowMs) -> bool {
+        self.sightings.asks(backend, now)
+    }
+
     /// Takes in a load report that came with an answer of `backend`, which holds `capacity_tokens` (0
     /// while unknown). The next publication carries it.
     ///
@@ -467,12 +472,12 @@ impl Record {
     }
 }
 
-fn slot_key(slot: u32) -> String {
-    format!("{KEY_PREFIX}/v/{slot}")
+fn slot_key(slot: u32) -> Key {
+    Key::new("v/").decimal(slot.into())
 }
 
-fn slots_used_key() -> String {
-    format!("{KEY_PREFIX}/v")
+fn slots_used_key() -> Key {
+    Key::new("v")
 }
 
 fn decode_slots_used(bytes: &[u8]) -> u32 {

@@ -10,7 +10,7 @@
 
 use crate::ids::NowMs;
 use crate::store::{self, SharedStore, StoreError};
-use crate::wire::{self, Reader, Writer};
+use crate::wire::{Key, Reader, Writer};
 
 /// Answers remembered.
 pub const WINDOW_ANSWERS: u32 = 100;
@@ -132,8 +132,8 @@ pub fn claim_warning<S: SharedStore>(
     })
 }
 
-fn key(model: &str) -> String {
-    wire::named_key('p', model)
+fn key(model: &str) -> Key {
+    Key::named("p", model)
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ use crate::residency::{self, Clock};
 use crate::sightings::Sighting;
 use crate::signals::{EngineKind, EngineReport};
 use crate::store::{self, SharedStore, StoreError};
-use crate::wire::{self, Reader, Writer};
+use crate::wire::{Key, Reader, Writer};
 
 /// A report counts in full for this long: three readings at the default interval.
 pub const FRESH_MS: u64 = 3_000;
@@ -454,8 +454,8 @@ pub fn keep<S: SharedStore>(
     Ok(())
 }
 
-fn key(name: &str) -> String {
-    wire::named_key('b', name)
+fn key(name: &str) -> Key {
+    Key::named("b", name)
 }
 
 #[cfg(test)]

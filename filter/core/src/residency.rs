@@ -19,7 +19,7 @@
 use crate::answer::AnswerKind;
 use crate::ids::BackendId;
 use crate::store::{self, SharedStore, StoreError};
-use crate::wire::{KEY_PREFIX, Reader, Writer};
+use crate::wire::{Key, Reader, Writer};
 
 /// Epochs in one capacity: the resolution of distances is 1.6% of the cache.
 pub const EPOCHS_PER_CAPACITY: u32 = 64;
@@ -488,8 +488,8 @@ fn decode_or_new(bytes: &[u8], capacity_blocks: u32) -> Clock {
     clock
 }
 
-fn key(backend: BackendId) -> String {
-    format!("{KEY_PREFIX}/c/{backend}")
+fn key(backend: BackendId) -> Key {
+    Key::new("c/").hex(backend.0.into(), 8)
 }
 
 #[cfg(test)]

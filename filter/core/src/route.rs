@@ -10,7 +10,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::blocks::{self, Namespace};
 use crate::config::{Backend, Config, Policy};
 pub use crate::decision::{Decision, Fallback, Pick, PlacedPrompt, Refusal};
-use crate::explore::Explorer;
+use crate::explore::{Explorer, Stake};
 use crate::health::HealthTable;
 use crate::ids::{BackendId, BackendIndex, BlockHash, NowMs, TokenId};
 use crate::index::{Holder, Index, Path};
@@ -216,28 +216,26 @@ impl<S: SharedStore> Router<'_, S> {
             return self.by_load(Reason::StoreFailed);
         };
         let candidates = standing::candidates(&standings);
-        if self.explores(matches) {
-            let prompt = Some(placed(prompt, &demand, window, path, None));
-            return Decision::Fallback(Fallback { order: vec![], reason: Reason::Explore, prompt });
-        }
         let inputs = Inputs { session: prompt.session, ..self.inputs(affinity(&prompt.hashes)) };
         let mut order = pick::order(self.config.policy, &candidates, inputs);
         let downgraded = self.is_downgraded(&asked, &order, inputs);
         if self.config.policy == Policy::KvCost {
             self.prefer_unspent(&candidates, &mut order, demand.block_size_tokens);
         }
-        match order.first().and_then(|first| self.config.backend(*first)) {
-            Some(picked) => Decision::Pick(Pick {
-                reason: reason(self.config.policy, picked.id, matches),
-                downgraded,
-                prompt: placed(prompt, &demand, window, path, matches.get(&picked.id)),
-                order,
-            }),
-            None => {
-                let prompt = placed(prompt, &demand, window, path, None);
-                self.without_candidates(&standings, Some(prompt))
-            }
+        let picked = order.first().and_then(|first| self.config.backend(*first));
+        let matched = picked.and_then(|picked| matches.get(&picked.id));
+        let prompt = placed(prompt, &demand, window, path, matched);
+        if self.explores(matches, prompt.cached_tokens) {
+            // Nobody knows who will serve it.
+            let prompt = PlacedPrompt { matched: Match::default(), cached_tokens: 0, ..prompt };
+            let (order, reason, prompt) = (vec![], Reason::Explore, Some(prompt));
+            return Decision::Fallback(Fallback { order, reason, prompt });
         }
+        let Some(picked) = picked else {
+            return self.without_candidates(&standings, Some(prompt));
+        };
+        let reason = reason(self.config.policy, picked.id, matches);
+        Decision::Pick(Pick { reason, downgraded, prompt, order })
     }
 
     /// Nobody may be picked: all are down, or nobody is known who serves the model.
@@ -259,10 +257,11 @@ impl<S: SharedStore> Router<'_, S> {
 
     /// Whether the request is left to Envoy, which may know backends that are not known here. Requests
     /// whose prompt is not read teach nothing, and are left to it only when nobody is known.
-    fn explores(&self, matches: &AHashMap<BackendId, Match>) -> bool {
+    fn explores(&self, matches: &AHashMap<BackendId, Match>, cached_tokens: u32) -> bool {
         let is_cold = matches.values().all(|found| found.held_blocks == 0);
+        let stake = Stake { is_cold, cached_tokens };
         let known = self.config.backends.len();
-        self.explorer.is_some_and(|explorer| explorer.is_due(self.now, self.random, known, is_cold))
+        self.explorer.is_some_and(|explorer| explorer.is_due(self.now, self.random, known, stake))
     }
 
     /// Of the two backends that a tie puts first, prefers the one whose cache has seen fewer

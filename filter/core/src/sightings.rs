@@ -12,7 +12,7 @@ use crate::reported::{self, others_load};
 use crate::signals::LoadReport;
 use crate::wire::{Reader, Writer};
 
-/// Reports of one backend within this time tell the same: the first of them counts.
+/// Reports of one backend within this time tell the same: one is asked for, and the first one counts.
 const EVERY_MS: u64 = 200;
 
 /// Backends in one VM's record; a VM that hears of more keeps the newest.
@@ -63,13 +63,31 @@ impl Sighting {
 
 /// One VM's sightings.
 #[derive(Debug, Default)]
-pub struct Sightings(AHashMap<BackendId, Sighting>);
+pub struct Sightings {
+    last: AHashMap<BackendId, Sighting>,
+    /// When a report was last asked for.
+    asked: AHashMap<BackendId, NowMs>,
+}
 
 impl Sightings {
     /// Whether a report of `backend` is worth taking in.
     #[must_use]
     pub fn wants(&self, backend: BackendId, now: NowMs) -> bool {
-        self.0.get(&backend).is_none_or(|last| now.has_passed(EVERY_MS, last.at))
+        self.last.get(&backend).is_none_or(|last| now.has_passed(EVERY_MS, last.at))
+    }
+
+    /// Whether a request to `backend` is to ask for a report; notes that it does. To make one takes an
+    /// engine a while, and some make none.
+    pub fn asks(&mut self, backend: BackendId, now: NowMs) -> bool {
+        let is_recent = |at: &NowMs| !now.has_passed(EVERY_MS, *at);
+        if !self.wants(backend, now) || self.asked.get(&backend).is_some_and(is_recent) {
+            return false;
+        }
+        if self.asked.len() >= SIGHTINGS_MAX {
+            self.asked.retain(|_, at| is_recent(at));
+        }
+        self.asked.insert(backend, now);
+        true
     }
 
     /// Takes in a report of `backend`, which holds `capacity_tokens` (0 while unknown); `own` is the
@@ -84,13 +102,14 @@ impl Sightings {
     ) {
         // One that does not say what waits must not hide what metrics say of it.
         let Some(waiting) = report.waiting else { return };
-        if self.0.len() >= SIGHTINGS_MAX && !self.0.contains_key(&backend) {
-            let oldest = self.0.iter().min_by_key(|(_, sighting)| sighting.at).map(|(id, _)| *id);
-            oldest.map(|id| self.0.remove(&id));
+        if self.last.len() >= SIGHTINGS_MAX && !self.last.contains_key(&backend) {
+            let oldest =
+                self.last.iter().min_by_key(|(_, sighting)| sighting.at).map(|(id, _)| *id);
+            oldest.map(|id| self.last.remove(&id));
         }
         let kv_usage = report.kv_usage.unwrap_or(0.0);
         let in_use_tokens = (kv_usage * capacity_tokens as f32) as u32;
-        let before = self.0.get(&backend).map_or(0, |last| last.others_waiting[0]);
+        let before = self.last.get(&backend).map_or(0, |last| last.others_waiting[0]);
         let sighting = Sighting {
             at: now,
             waiting,
@@ -98,12 +117,12 @@ impl Sightings {
             others_waiting: [waiting.saturating_sub(own.prefilling), before],
             others_context_tokens: in_use_tokens.saturating_sub(own.context_tokens),
         };
-        self.0.insert(backend, sighting);
+        self.last.insert(backend, sighting);
     }
 
     /// All of them.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (BackendId, Sighting)> {
-        self.0.iter().map(|(backend, sighting)| (*backend, *sighting))
+        self.last.iter().map(|(backend, sighting)| (*backend, *sighting))
     }
 }
 
@@ -130,6 +149,21 @@ mod tests {
         sightings.take(B, report(6), own, 1_000, NowMs(1_200));
         assert_eq!(others(&sightings, 1_200), 4);
         assert_eq!(others(&sightings, 1_200 + reported::STALE_MS), 0);
+    }
+
+    #[test]
+    fn a_report_is_asked_for_as_often_as_it_would_count() {
+        let mut sightings = Sightings::default();
+        assert!(sightings.asks(B, NowMs(1_000)) && sightings.asks(BackendId(2), NowMs(1_000)));
+        assert!(!sightings.asks(B, NowMs(1_199)) && sightings.asks(B, NowMs(1_200)));
+        let report = LoadReport { waiting: Some(0), running: None, kv_usage: None };
+        sightings.take(B, report, BackendLoad::default(), 0, NowMs(1_500));
+        assert!(!sightings.asks(B, NowMs(1_699)) && sightings.asks(B, NowMs(1_700)));
+        // Backends come and go.
+        for id in 0..4 * SIGHTINGS_MAX as u32 {
+            sightings.asks(BackendId(id), NowMs(u64::from(id) * EVERY_MS));
+        }
+        assert!(sightings.asked.len() <= SIGHTINGS_MAX);
     }
 
     #[test]

@@ -6,9 +6,12 @@
 
 use std::cell::RefCell;
 use std::num::NonZeroU32;
+use std::rc::Rc;
 use std::sync::Mutex;
 
 use ahash::AHashMap;
+
+use crate::wire::Key;
 
 /// Version of a stored value, for compare-and-swap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +43,7 @@ pub trait SharedStore {
     ///
     /// # Errors
     /// [`StoreError::Host`] when the host fails.
-    fn get(&self, key: &str) -> Result<Option<Entry>, StoreError>;
+    fn get(&self, key: &str) -> Result<Option<Rc<Entry>>, StoreError>;
 
     /// Sets `key`. With `cas`, only if the stored version is still that one; a missing key is set
     /// whatever `cas` says.
@@ -66,7 +69,7 @@ pub fn update<S: SharedStore>(
 ) -> Result<bool, StoreError> {
     for _ in 0..crate::limits::CAS_ATTEMPTS_MAX {
         let entry = store.get(key)?;
-        let (old, cas) = match &entry {
+        let (old, cas) = match entry.as_deref() {
             Some(entry) => (entry.value.as_slice(), entry.cas),
             None => (&[][..], None),
         };
@@ -91,25 +94,30 @@ pub fn update<S: SharedStore>(
 #[derive(Debug)]
 pub struct View<'a, S> {
     store: &'a S,
-    read: RefCell<AHashMap<String, Option<Entry>>>,
+    read: RefCell<AHashMap<Key, Option<Rc<Entry>>>>,
 }
+
+/// Keys that a decision about a short prompt reads.
+const VIEW_KEYS: usize = 16;
 
 impl<'a, S> View<'a, S> {
     /// A view that has read nothing yet.
     #[must_use]
     pub fn new(store: &'a S) -> Self {
-        Self { store, read: RefCell::default() }
+        Self { store, read: RefCell::new(AHashMap::with_capacity(VIEW_KEYS)) }
     }
 }
 
 impl<S: SharedStore> SharedStore for View<'_, S> {
-    fn get(&self, key: &str) -> Result<Option<Entry>, StoreError> {
+    fn get(&self, key: &str) -> Result<Option<Rc<Entry>>, StoreError> {
         let mut read = self.read.borrow_mut();
         if let Some(entry) = read.get(key) {
             return Ok(entry.clone());
         }
         let entry = self.store.get(key)?;
-        read.insert(key.to_owned(), entry.clone());
+        if let Some(key) = Key::of(key) {
+            read.insert(key, entry.clone());
+        }
         Ok(entry)
     }
 
@@ -136,11 +144,12 @@ impl MemoryStore {
 }
 
 impl SharedStore for MemoryStore {
-    fn get(&self, key: &str) -> Result<Option<Entry>, StoreError> {
+    fn get(&self, key: &str) -> Result<Option<Rc<Entry>>, StoreError> {
         let map = self.map.lock().map_err(|_| StoreError::Host)?;
         Ok(map
             .get(key)
-            .map(|(value, version)| Entry { value: value.clone(), cas: Some(Cas(*version)) }))
+            .map(|(value, version)| Entry { value: value.clone(), cas: Some(Cas(*version)) })
+            .map(Rc::new))
     }
 
     fn set(&self, key: &str, value: &[u8], cas: Option<Cas>) -> Result<(), StoreError> {
@@ -164,7 +173,7 @@ mod tests {
     use super::*;
 
     fn value(store: &impl SharedStore) -> Vec<u8> {
-        store.get("k").unwrap().map(|entry| entry.value).unwrap_or_default()
+        store.get("k").unwrap().map(|entry| entry.value.clone()).unwrap_or_default()
     }
 
     #[test]

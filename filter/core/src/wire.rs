@@ -3,6 +3,10 @@
 //! Readers return `None` on short input instead of failing: a value of an unknown layout is
 //! treated as missing.
 
+use std::borrow::Borrow;
+use std::hash::{Hash, Hasher};
+use std::ops::Deref;
+
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Version of every stored value's layout; part of the key prefix too, so that a filter upgrade
@@ -10,12 +14,110 @@ use xxhash_rust::xxh3::xxh3_64;
 pub const LAYOUT_VERSION: u8 = 2;
 
 /// Prefix of every key.
-pub const KEY_PREFIX: &str = "wp2";
+const KEY_PREFIX: &str = "wp2/";
 
-/// Key of what belongs to one configuration or model, by its name; `kind` tells what.
-#[must_use]
-pub fn named_key(kind: char, name: &str) -> String {
-    format!("{KEY_PREFIX}/{kind}/{:016x}", xxh3_64(name.as_bytes()))
+/// Bytes of the longest key, with room to spare.
+const KEY_BYTES_MAX: usize = 40;
+
+/// A key of the shared store: text, in place, since a decision makes a dozen of them.
+#[derive(Clone, Copy, Debug)]
+pub struct Key {
+    bytes: [u8; KEY_BYTES_MAX],
+    len: usize,
+}
+
+impl Key {
+    /// The key of what there is one of, or the start of a longer key; `kind` tells what it is.
+    #[must_use]
+    pub fn new(kind: &str) -> Self {
+        let empty = Self { bytes: [0; KEY_BYTES_MAX], len: 0 };
+        empty.then(KEY_PREFIX).then(kind)
+    }
+
+    /// The key of what belongs to one configuration or model, by its name.
+    #[must_use]
+    pub fn named(kind: &str, name: &str) -> Self {
+        Self::new(kind).then("/").hex(xxh3_64(name.as_bytes()), 16)
+    }
+
+    /// The key that is written as `text`; `None` when it is longer than any key.
+    #[must_use]
+    pub fn of(text: &str) -> Option<Self> {
+        let empty = Self { bytes: [0; KEY_BYTES_MAX], len: 0 };
+        (text.len() <= KEY_BYTES_MAX).then(|| empty.then(text))
+    }
+
+    /// This key, then `text`.
+    #[must_use]
+    pub fn then(self, text: &str) -> Self {
+        self.bytes(text.as_bytes())
+    }
+
+    /// This key, then `number` in decimal.
+    #[must_use]
+    pub fn decimal(self, number: u64) -> Self {
+        let mut digits = [0; 20];
+        let mut start = digits.len();
+        let mut rest = number;
+        for (at, digit) in digits.iter_mut().enumerate().rev() {
+            *digit = b'0' + (rest % 10) as u8;
+            start = at;
+            rest /= 10;
+            if rest == 0 {
+                break;
+            }
+        }
+        self.bytes(digits.get(start..).unwrap_or_default())
+    }
+
+    /// This key, then the last `digits` hexadecimal digits of `number`.
+    #[must_use]
+    pub fn hex(self, number: u64, digits: u32) -> Self {
+        (0..digits).rev().fold(self, |key, digit| {
+            let value = (number >> (4 * digit)) as u8 & 15;
+            key.bytes(&[if value < 10 { b'0' + value } else { b'a' + value - 10 }])
+        })
+    }
+
+    /// This key, then `bytes` of ASCII, as far as there is room.
+    fn bytes(mut self, bytes: &[u8]) -> Self {
+        let room = self.bytes.get_mut(self.len..).unwrap_or_default();
+        let len = bytes.len().min(room.len());
+        if let (Some(room), Some(bytes)) = (room.get_mut(..len), bytes.get(..len)) {
+            room.copy_from_slice(bytes);
+            self.len += len;
+        }
+        self
+    }
+}
+
+impl Deref for Key {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        // Only whole texts are put in; a cut one is the key of nothing.
+        self.bytes.get(..self.len).and_then(|it| std::str::from_utf8(it).ok()).unwrap_or_default()
+    }
+}
+
+impl Borrow<str> for Key {
+    fn borrow(&self) -> &str {
+        self
+    }
+}
+
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
+impl Eq for Key {}
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (**self).hash(state);
+    }
 }
 
 /// Reads fields from the front of a byte slice.
@@ -105,5 +207,27 @@ impl Writer {
     #[must_use]
     pub fn finish(self) -> Vec<u8> {
         self.bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_written_as_text() {
+        assert_eq!(&*Key::new("h"), "wp2/h");
+        assert_eq!(&*Key::new("v/").decimal(0), "wp2/v/0");
+        let bucket = Key::new("i").decimal(10_408).then("/").decimal(u32::MAX.into());
+        assert_eq!(&*bucket, "wp2/i10408/4294967295");
+        assert_eq!(&*Key::new("c/").hex(0x0A0B_90FF, 8), "wp2/c/0a0b90ff");
+        assert_eq!(Key::named("b", "x").len(), "wp2/b/".len() + 16);
+        assert_eq!(Key::of(&bucket), Some(bucket));
+    }
+
+    #[test]
+    fn longer_than_any_key_is_no_key() {
+        assert!(Key::of(&"k".repeat(KEY_BYTES_MAX)).is_some());
+        assert_eq!(Key::of(&"k".repeat(KEY_BYTES_MAX + 1)), None);
     }
 }

@@ -23,6 +23,7 @@
 //!   a state of another type; the name here is the filter's own, and set once a stream.
 
 use std::num::NonZeroU32;
+use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
 use proxy_wasm::hostcalls;
@@ -36,10 +37,11 @@ use warmpath_core::store::{Cas, Entry, SharedStore, StoreError};
 pub struct HostStore;
 
 impl SharedStore for HostStore {
-    fn get(&self, key: &str) -> Result<Option<Entry>, StoreError> {
+    fn get(&self, key: &str) -> Result<Option<Rc<Entry>>, StoreError> {
         match hostcalls::get_shared_data(key) {
             Ok((Some(value), cas)) => {
-                Ok(Some(Entry { value, cas: cas.and_then(NonZeroU32::new).map(Cas) }))
+                let cas = cas.and_then(NonZeroU32::new).map(Cas);
+                Ok(Some(Rc::new(Entry { value, cas })))
             }
             Ok((None, _)) => Ok(None),
             Err(_) => Err(StoreError::Host),

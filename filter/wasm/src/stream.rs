@@ -17,7 +17,6 @@ use warmpath_core::decision;
 use warmpath_core::dispatch::{Dispatched, Outcome, Writer};
 use warmpath_core::endpoints;
 use warmpath_core::ids::{BackendIndex, NowMs};
-use warmpath_core::load::Ledger;
 use warmpath_core::metrics::{Metric, Reason};
 use warmpath_core::request::{self, Api};
 use warmpath_core::route::{self, Decision, Pick, Refusal, Router};
@@ -130,14 +129,14 @@ impl Stream {
         Action::Continue
     }
 
-    /// Asks the engine for a load report, if the last one is no longer new: to make one takes it a while.
+    /// Asks the engine for a load report, if it is time for one.
     fn ask_for_load(&mut self, now: NowMs) {
         if !self.plugin.config.load_reports || self.has_load_format {
             return;
         }
-        let Ok(ledger) = self.plugin.vm.ledger.try_borrow() else { return };
+        let Ok(mut ledger) = self.plugin.vm.ledger.try_borrow_mut() else { return };
         let picked = self.dispatched.as_ref().and_then(Dispatched::picked);
-        if picked.is_none_or(|picked| wants_report(&ledger, picked, now)) {
+        if picked.is_none_or(|it| reports_itself(it) && ledger.asks_report(it.id, now)) {
             host::set_request_header(LOAD_FORMAT_HEADER, "text");
             self.has_asked_for_load = true;
         }
@@ -201,13 +200,8 @@ impl Stream {
             self.refuse(refusal);
             return;
         }
-        if decision.reason() == Reason::Explore
-            && let Ok(mut explorer) = plugin.explorer.try_borrow_mut()
-        {
-            explorer.explored(now);
-        }
         if let Ok(mut explorer) = plugin.explorer.try_borrow_mut() {
-            explorer.placed();
+            explorer.note(&decision, now);
         }
         set_destination(&live.config, decision.order());
         count_decision(&plugin, &decision);
@@ -360,7 +354,7 @@ impl Stream {
         let Some(backend) = dispatched.credited() else { return };
         let Ok(mut ledger) = self.plugin.vm.ledger.try_borrow_mut() else { return };
         let now = host::now();
-        if !wants_report(&ledger, backend, now) {
+        if !reports_itself(backend) || !ledger.wants_report(backend.id, now) {
             return;
         }
         let Some(report) = parse_orca(value) else { return };
@@ -385,10 +379,9 @@ impl Stream {
     }
 }
 
-/// Whether a load report of `backend` would tell anything new. A server of several engines reports that of
-/// any one.
-fn wants_report(ledger: &Ledger, backend: &Backend, now: NowMs) -> bool {
-    backend.data_parallel.is_none() && ledger.wants_report(backend.id, now)
+/// Whether the load reports of `backend` are its own: a server of several engines reports that of any one.
+fn reports_itself(backend: &Backend) -> bool {
+    backend.data_parallel.is_none()
 }
 
 /// How often Envoy tried, with the attempt that is answered.

@@ -127,8 +127,8 @@ impl Tokenizer {
             identity: xxh3_64(meta.source_digest.as_bytes()),
             vocab_size: meta.vocab_size,
             scratches: Mutex::new(Vec::new()),
+            added: AddedTokens::new(added, stages.get_normalizers().is_empty())?,
             stages,
-            added: AddedTokens::new(added)?,
             has_special_text: meta.mistral.is_none(),
             bpe,
         })

@@ -27,7 +27,7 @@ use crate::ids::{BackendId, BlockHash};
 use crate::limits::{NODE_BLOCKS_MAX, PROMPT_BLOCKS_MAX};
 use crate::store::{self, SharedStore, StoreError};
 use crate::window;
-use crate::wire::KEY_PREFIX;
+use crate::wire::Key;
 
 /// The part of a prompt's path that lies in one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -264,13 +264,13 @@ impl Index {
         taken_back
     }
 
-    fn key_of(&self, key: BlockHash) -> String {
+    fn key_of(&self, key: BlockHash) -> Key {
         // The chained hash is uniform; its upper half is not used for anything else.
         self.bucket_key((key.0 >> 32) % u64::from(self.buckets.get()))
     }
 
-    fn bucket_key(&self, bucket: u64) -> String {
-        format!("{KEY_PREFIX}/i{}/{bucket}", self.buckets)
+    fn bucket_key(&self, bucket: u64) -> Key {
+        Key::new("i").decimal(self.buckets.get().into()).then("/").decimal(bucket)
     }
 
     /// Bytes in a bucket; 0 when the host refuses to say.
