@@ -1,6 +1,7 @@
-//! The three Envoys that are compared.
+//! The Envoys that are compared.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -24,6 +25,8 @@ pub enum Kind {
     Buffer,
     /// Warmpath.
     Warmpath,
+    /// Another build of it.
+    Other,
 }
 
 impl Kind {
@@ -33,6 +36,7 @@ impl Kind {
             Self::Plain => "plain Envoy",
             Self::Buffer => "buffer filter",
             Self::Warmpath => "Warmpath",
+            Self::Other => "other build",
         }
     }
 }
@@ -45,8 +49,9 @@ pub struct Arm {
     pub envoy: EnvoyProcess,
 }
 
-/// Starts all three in front of `responder` and waits for Warmpath's tokenizer.
-pub async fn start(responder: SocketAddr) -> anyhow::Result<Vec<Arm>> {
+/// Starts them in front of `responder`, with one for the module `other` if it is given, and waits for the
+/// filter's tokenizer.
+pub async fn start(responder: SocketAddr, other: Option<&Path>) -> anyhow::Result<Vec<Arm>> {
     // Loopback addresses of their own make eight backends of one listener.
     let backends: Vec<SocketAddr> = (1..=BACKENDS)
         .map(|host| SocketAddr::from(([127, 0, 0, host as u8], responder.port())))
@@ -57,16 +62,20 @@ pub async fn start(responder: SocketAddr) -> anyhow::Result<Vec<Arm>> {
     buffer.filter = Some(FilterOptions::built("kv_cost")?);
     let warmpath = EnvoyOptions { edit: |_| Ok(()), ..buffer.clone() };
     buffer.edit = use_buffer_filter;
+    let mut kinds =
+        vec![(Kind::Plain, plain), (Kind::Buffer, buffer), (Kind::Warmpath, warmpath.clone())];
+    if let Some(wasm) = other {
+        let filter = FilterOptions { wasm: wasm.to_owned(), ..FilterOptions::built("kv_cost")? };
+        kinds.push((Kind::Other, EnvoyOptions { filter: Some(filter), ..warmpath }));
+    }
     let mut arms = Vec::new();
-    for (kind, options) in
-        [(Kind::Plain, plain), (Kind::Buffer, buffer), (Kind::Warmpath, warmpath)]
-    {
+    for (kind, options) in kinds {
         let envoy = EnvoyProcess::start(&options)
             .await
             .with_context(|| format!("the Envoy with {} did not start", kind.label()))?;
         arms.push(Arm { kind, envoy });
     }
-    for arm in arms.iter().filter(|arm| arm.kind == Kind::Warmpath) {
+    for arm in arms.iter().filter(|arm| matches!(arm.kind, Kind::Warmpath | Kind::Other)) {
         // One VM for the worker, and one for Envoy's main thread.
         let loaded = arm.envoy.wait_for_bundles(2, BUNDLE_TIMEOUT).await;
         loaded.with_context(|| format!("the end of Envoy's log:\n{}", arm.envoy.log()))?;

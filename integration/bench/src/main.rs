@@ -4,6 +4,8 @@
 //! Envoy's native buffer filter, and with Warmpath. Requests alternate between them, so that a
 //! change in the machine's speed meets all three alike; what counts is the difference within one
 //! run. Prints tables, and with `--page FILE` writes them with machine, commit, seed and command.
+//! With `--against FILE` a fourth Envoy runs another build of the filter: on a machine whose speed changes
+//! from minute to minute, that is how to tell whether a change made it faster.
 //!
 //! `warmpath-bench memory` measures instead what the filter and its bundles take of Envoy's memory,
 //! and how long a bundle takes to load.
@@ -39,6 +41,9 @@ struct Options {
     /// Everything random follows from it.
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Another build of the filter, to compare with.
+    #[arg(long)]
+    against: Option<PathBuf>,
     /// Writes the results to this file too.
     #[arg(long)]
     page: Option<PathBuf>,
@@ -66,7 +71,8 @@ fn run(options: &Options) -> anyhow::Result<()> {
         return runtime.block_on(memory::run(options));
     }
     let responder = wire::Responder::start()?;
-    let arms = runtime.block_on(arms::start(responder.address()))?;
+    let other = options.against.as_deref();
+    let arms = runtime.block_on(arms::start(responder.address(), other))?;
     let latencies = latency::measure(&arms, options.requests, options.seed)?;
     let throughputs = throughput::measure(&arms, options.round_s, options.seed)?;
     drop(arms);

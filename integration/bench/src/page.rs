@@ -17,8 +17,8 @@ pub fn write(
     let page = format!(
         "# What the filter costs\n\n\
         Written by `warmpath-bench {command}` (`make bench`). One Envoy worker an arm, keep-alive \
-        connections over loopback, the arms alternating request by request; times are whole requests as \
-        the client sees them, in microseconds. *Added* is Warmpath less Envoy's native buffer filter, \
+        connections over loopback, the arms taking turns in random order; times are whole requests as \
+        the client sees them, p50 / p99 in microseconds. *Added* is Warmpath less Envoy's native buffer filter, \
         which waits for the body too. *First sight*: every request has a new text; *repeated*: the \
         same text each time.\n\n\
         - machine: {}\n- commit: {}\n- seed: {seed}\n\n\
