@@ -110,19 +110,20 @@ impl<'a, S> View<'a, S> {
 
 impl<S: SharedStore> SharedStore for View<'_, S> {
     fn get(&self, key: &str) -> Result<Option<Rc<Entry>>, StoreError> {
+        let Some(name) = Key::of(key) else { return self.store.get(key) };
         let mut read = self.read.borrow_mut();
-        if let Some(entry) = read.get(key) {
+        if let Some(entry) = read.get(&name) {
             return Ok(entry.clone());
         }
         let entry = self.store.get(key)?;
-        if let Some(key) = Key::of(key) {
-            read.insert(key, entry.clone());
-        }
+        read.insert(name, entry.clone());
         Ok(entry)
     }
 
     fn set(&self, key: &str, value: &[u8], cas: Option<Cas>) -> Result<(), StoreError> {
-        self.read.borrow_mut().remove(key);
+        if let Some(name) = Key::of(key) {
+            self.read.borrow_mut().remove(&name);
+        }
         self.store.set(key, value, cas)
     }
 }

@@ -3,8 +3,6 @@
 //! Readers return `None` on short input instead of failing: a value of an unknown layout is
 //! treated as missing.
 
-use std::borrow::Borrow;
-use std::hash::{Hash, Hasher};
 use std::ops::Deref;
 
 use xxhash_rust::xxh3::xxh3_64;
@@ -20,18 +18,20 @@ const KEY_PREFIX: &str = "wp2/";
 const KEY_BYTES_MAX: usize = 40;
 
 /// A key of the shared store: text, in place, since a decision makes a dozen of them.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Key {
+    /// The text, then zeros.
     bytes: [u8; KEY_BYTES_MAX],
     len: usize,
 }
 
 impl Key {
+    const EMPTY: Self = Self { bytes: [0; KEY_BYTES_MAX], len: 0 };
+
     /// The key of what there is one of, or the start of a longer key; `kind` tells what it is.
     #[must_use]
     pub fn new(kind: &str) -> Self {
-        let empty = Self { bytes: [0; KEY_BYTES_MAX], len: 0 };
-        empty.then(KEY_PREFIX).then(kind)
+        Self::EMPTY.then(KEY_PREFIX).then(kind)
     }
 
     /// The key of what belongs to one configuration or model, by its name.
@@ -43,8 +43,7 @@ impl Key {
     /// The key that is written as `text`; `None` when it is longer than any key.
     #[must_use]
     pub fn of(text: &str) -> Option<Self> {
-        let empty = Self { bytes: [0; KEY_BYTES_MAX], len: 0 };
-        (text.len() <= KEY_BYTES_MAX).then(|| empty.then(text))
+        (text.len() <= KEY_BYTES_MAX).then(|| Self::EMPTY.then(text))
     }
 
     /// This key, then `text`.
@@ -97,26 +96,6 @@ impl Deref for Key {
     fn deref(&self) -> &str {
         // Only whole texts are put in; a cut one is the key of nothing.
         self.bytes.get(..self.len).and_then(|it| std::str::from_utf8(it).ok()).unwrap_or_default()
-    }
-}
-
-impl Borrow<str> for Key {
-    fn borrow(&self) -> &str {
-        self
-    }
-}
-
-impl PartialEq for Key {
-    fn eq(&self, other: &Self) -> bool {
-        **self == **other
-    }
-}
-
-impl Eq for Key {}
-
-impl Hash for Key {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        (**self).hash(state);
     }
 }
 

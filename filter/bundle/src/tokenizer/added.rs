@@ -95,9 +95,8 @@ impl Matcher {
     fn new(tokens: Vec<(u32, AddedToken)>, is_verbatim: bool) -> Self {
         let mut starts = Starts::None;
         tokens.iter().for_each(|(_, token)| starts.add(token));
-        let is_plain = |token: &AddedToken| {
-            !(token.content.is_empty() || token.single_word || token.lstrip || token.rstrip)
-        };
+        // What else a token may ask of its surroundings, `starts` knows.
+        let is_plain = |token: &AddedToken| !(token.content.is_empty() || token.rstrip);
         let is_sortable = is_verbatim
             && starts != Starts::Anywhere
             && tokens.iter().all(|(_, token)| is_plain(token));
