@@ -32,6 +32,7 @@ ENVOY := .cache/envoy/.installed
 PROMTOOL := .cache/promtool/.installed
 MODEL := .cache/demo-model/.installed
 VLLM := $(or $(WARMPATH_VLLM),.cache/vllm)
+LLAMA_CPP := $(or $(WARMPATH_LLAMA_CPP),.cache/llama-cpp)
 TOOLCHAIN := .cache/toolchain.installed
 VECTORS := .cache/vectors.fetched
 CRATES := .cache/crates.fetched
@@ -40,7 +41,7 @@ CRATES := .cache/crates.fetched
 help: ## List the targets.
 	@echo 'Warmpath: LLM requests go to the GPU that holds their KV blocks.'
 	@echo
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
 
 .PHONY: demo
 demo: filter bundle native $(ENVOY) ## Round robin, least request and Warmpath side by side (KEEP=1 leaves it up).
@@ -91,6 +92,11 @@ fuzz-smoke: $(TOOLCHAIN) ## Four seconds of each fuzz target.
 e2e-vllm: filter $(ENVOY) $(VECTORS) $(VLLM) ## The same against a real vLLM on the CPU: 6 GB to install, opt-in.
 	python3 integration/vllm/models.py $(VLLM)/models
 	WARMPATH_VLLM=$(abspath $(VLLM)) $(CARGO) test $(LOCKED) $(NATIVE) --test real_engine --test real_cache -- --ignored --nocapture --test-threads=1
+
+.PHONY: e2e-llama-cpp
+e2e-llama-cpp: filter $(ENVOY) $(VECTORS) $(LLAMA_CPP)/.installed ## The same against two real llama.cpp servers: 90 MB, opt-in.
+	$(LLAMA_CPP)/bin/python integration/llama-cpp/models.py $(LLAMA_CPP)
+	WARMPATH_LLAMA_CPP=$(abspath $(LLAMA_CPP)) $(CARGO) test $(LOCKED) $(NATIVE) --test real_llama_cpp -- --ignored --nocapture
 
 .PHONY: evaluate
 evaluate: fast ## Simulate fleets under every policy: docs/evaluation.md.
@@ -163,6 +169,10 @@ $(ENVOY): tools/envoy-requirements.txt tools/fetch-envoy.sh
 $(PROMTOOL): tools/fetch-promtool.sh
 	@mkdir -p .cache
 	@tools/fetch-promtool.sh
+
+$(LLAMA_CPP)/.installed: integration/llama-cpp/setup.sh integration/llama-cpp/requirements.txt
+	@tools/need.sh python
+	integration/llama-cpp/setup.sh $(LLAMA_CPP)
 
 $(VLLM):
 	@tools/need.sh python

@@ -22,8 +22,8 @@ use crate::bed::Front;
 /// The model of the examples.
 pub const EXAMPLE_MODEL: &str = "Qwen/Qwen3-8B";
 
-/// Where the examples put the module and the packed model.
-const FILES: &str = "/etc/warmpath";
+/// Where the examples put the module and the packed model: in a container, and in the repository.
+const FOLDERS: [&str; 2] = ["/etc/warmpath/", ".cache/"];
 
 /// The internal listener's port in the examples.
 const INTERNAL_PORT: u64 = 10001;
@@ -42,8 +42,13 @@ pub struct Gateway {
 impl Gateway {
     /// `envoy/dns.yaml`, which the examples for Compose and Kubernetes mount.
     pub fn dns() -> Self {
-        let [root] = <[Value; 1]>::try_from(documents("envoy/dns.yaml")).expect("one document");
+        let root = documents("envoy/dns.yaml").remove(0);
         Self { listener: "public".to_owned(), cluster: "engines".to_owned(), root }
+    }
+
+    /// `examples/own-machines`.
+    pub fn own_machines() -> Self {
+        Self { root: documents("examples/own-machines/envoy.yaml").remove(0), ..Self::dns() }
     }
 
     /// `examples/istio`.
@@ -96,10 +101,10 @@ impl Gateway {
 
 /// This machine's file in place of an example's.
 fn local(file: &str) -> PathBuf {
-    let found = match file.strip_prefix(FILES) {
-        Some("/warmpath.wasm") => paths::wasm(),
-        Some("/model.wpb") => paths::demo_bundle(),
-        _ => panic!("{file} is none of the files in {FILES}"),
+    let found = match FOLDERS.iter().find_map(|folder| file.strip_prefix(folder)) {
+        Some("warmpath.wasm") => paths::wasm(),
+        Some("model.wpb") => paths::demo_bundle(),
+        _ => panic!("{file} is none of the files in {FOLDERS:?}"),
     };
     found.expect("a file that make builds")
 }

@@ -7,11 +7,13 @@
 //! - [`family`]: the tiny models, one for each family of tokenizers and templates.
 //! - [`engine`]: a vLLM that serves one of them.
 //! - [`workload`]: the requests.
+//! - [`compare`]: our numbers for each request beside the engine's.
 //!
 //! The scripts beside this crate install vLLM and make the models; README.md says how.
 
 #![deny(missing_docs)]
 
+pub mod compare;
 pub mod engine;
 pub mod family;
 pub mod workload;

@@ -167,6 +167,11 @@ async fn compose_and_kubernetes_run_one_envoy() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn own_machines() {
+    works(&mut start(&Gateway::own_machines()).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn istio() {
     works(&mut start(&Gateway::istio()).await).await;
 }
