@@ -252,6 +252,8 @@ pub struct ChatConfig {
     pub shows_named_tool_only: bool,
     /// What the engine writes chats with; `None` where the tokenizer tells.
     pub chat_format: Option<ChatFormat>,
+    /// Whose reading of requests counts.
+    pub engine: Engine,
 }
 
 /// The APIs whose prompts are read; requests of others go by load.
@@ -316,6 +318,19 @@ pub enum StreamedUsage {
     /// Requests of OpenAI's chats and completions are made to ask, and what the answer then has
     /// more is kept from the client.
     Ask,
+}
+
+/// An engine, as far as engines put different things of a request into the prompt.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema, Serialize))]
+pub enum Engine {
+    /// vLLM, and whoever reads requests as it does.
+    #[default]
+    Vllm,
+    /// llama.cpp's server, and what is built on it: less of tools and messages reaches the template, numbers
+    /// are printed shorter, and every chat is written by the template.
+    LlamaCpp,
 }
 
 /// A bundle's place: an Envoy cluster and a path there.

@@ -5,14 +5,17 @@
 //! engine rearranges: content becomes a string or a list of parts, whichever the template reads;
 //! media becomes placeholders; roles that the template does not know become others; variables are
 //! merged from several places. What is done here is what vLLM 0.32 does; the recorded
-//! conversations in `integration/vectors/vllm` hold it to that.
+//! conversations in `integration/vectors/vllm` hold it to that. `llama_cpp` has what that server does
+//! otherwise.
 //!
 //! Linear in the chat; strings are moved, not copied, where they stay whole.
+
+pub(crate) mod llama_cpp;
 
 use serde_json::{Map, Value};
 use warmpath_template::ContentFormat;
 
-use crate::config::ChatConfig;
+use crate::config::{ChatConfig, Engine};
 use crate::request::{Chat, Media, Message, Modality, Part};
 
 /// Start of a line that a coding client puts before its system prompt and changes with each
@@ -88,6 +91,8 @@ pub struct Conversation {
     pub continue_final_message: bool,
     /// Further variables of the template.
     pub kwargs: Map<String, Value>,
+    /// What the rendering ends with instead of the last message, where the engine does that by itself.
+    pub begun_answer: Option<String>,
     /// The media in the messages, in order.
     pub media: Vec<Media>,
 }
@@ -98,6 +103,10 @@ pub fn prepare(mut chat: Chat, traits: &TemplateTraits, config: &ChatConfig) -> 
     if traits.is_system_first {
         merge_inline_system(&mut chat.messages);
     }
+    let begun_answer = match config.engine {
+        Engine::Vllm => None,
+        Engine::LlamaCpp => llama_cpp::adapt(&mut chat),
+    };
     let mut variables = variables(&mut chat, traits, config);
     let tools = variables.shift_remove("tools");
     let documents = variables.shift_remove("documents");
@@ -123,6 +132,7 @@ pub fn prepare(mut chat: Chat, traits: &TemplateTraits, config: &ChatConfig) -> 
         add_generation_prompt: chat.add_generation_prompt,
         continue_final_message: chat.continue_final_message,
         kwargs: variables,
+        begun_answer,
         media,
     }
 }

@@ -21,7 +21,7 @@ use warmpath_template::{
 };
 
 use crate::blocks::MediaItem;
-use crate::config::ChatConfig;
+use crate::config::{ChatConfig, Engine};
 use crate::conversation::{self, TemplateTraits};
 use crate::harmony::{Conversation, TooLong};
 use crate::ids::{NowMs, TokenId};
@@ -228,6 +228,16 @@ impl Model {
             let tokens = self.encode_pieces(&written.pieces, id)?;
             return Ok((truncated(tokens, truncation, (0, 0)), written.media));
         }
+        if config.engine == Engine::LlamaCpp {
+            let (text, media) = self.render(chat, config, now)?;
+            let mut tokens = self.encode(&text, false, None)?;
+            // It adds what the tokenizer begins texts with unless the template has.
+            let prefix = self.tokenizer.special_prefix();
+            if !tokens.starts_with(prefix) {
+                tokens.splice(..0, prefix.iter().copied());
+            }
+            return Ok((tokens, media));
+        }
         let special_tokens = chat.special_tokens && !self.has_encoding();
         let (text, media) = self.render(chat, config, now)?;
         Ok((self.encode(&text, special_tokens, truncation)?, media))
@@ -337,7 +347,10 @@ impl ChatModel {
         config: &ChatConfig,
         now: NowMs,
     ) -> Result<(String, Vec<Media>), PromptError> {
-        let conversation = conversation::prepare(chat, traits, config);
+        let mut conversation = conversation::prepare(chat, traits, config);
+        if config.engine == Engine::LlamaCpp {
+            conversation::llama_cpp::add_variables(&mut conversation.kwargs, civil_time(now));
+        }
         let request = ChatRequest {
             messages: &conversation.messages,
             tools: conversation.tools.as_ref(),
@@ -349,7 +362,12 @@ impl ChatModel {
             now: civil_time(now),
         };
         let limits = RenderLimits { output_bytes_max: PROMPT_BYTES_MAX, ..RenderLimits::default() };
-        Ok((self.templates.render(&request, &limits)?, conversation.media))
+        let text = self.templates.render(&request, &limits)?;
+        let text = match &conversation.begun_answer {
+            Some(answer) => conversation::llama_cpp::continued(text, answer),
+            None => text,
+        };
+        Ok((text, conversation.media))
     }
 }
 

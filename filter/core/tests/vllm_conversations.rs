@@ -59,6 +59,7 @@ fn ours(request: Request, traits: &TemplateTraits, config: &ChatConfig) -> Map<S
         add_generation_prompt,
         continue_final_message,
         kwargs,
+        begun_answer: _,
         media: _,
     } = prepare(*chat, traits, config);
     let side = truncation.and_then(|it| it.side).map(|side| match side {

@@ -7,6 +7,7 @@
 //! - [`family`]: the tiny models, one for each family of tokenizers and templates.
 //! - [`engine`]: a vLLM that serves one of them.
 //! - [`workload`]: the requests.
+//! - [`recorded`]: token ids that an engine gave once.
 //! - [`compare`]: our numbers for each request beside the engine's.
 //!
 //! The scripts beside this crate install vLLM and make the models; README.md says how.
@@ -16,4 +17,5 @@
 pub mod compare;
 pub mod engine;
 pub mod family;
+pub mod recorded;
 pub mod workload;

@@ -12,7 +12,7 @@ use super::raw::{
     RawScrape,
 };
 use super::{
-    Apis, Backend, BundleSource, ChatConfig, Config, ConfigError, Decisions, Drain, Model,
+    Apis, Backend, BundleSource, ChatConfig, Config, ConfigError, Decisions, Drain, Engine, Model,
     ModelSet, Policy, Problem, Scrape, Source,
 };
 use crate::ids::{BackendId, NowMs};
@@ -265,10 +265,11 @@ impl Check {
                     hides_unused_tools: model.exclude_tools_when_tool_choice_none,
                     shows_named_tool_only: model.named_tool_only,
                     chat_format: match model.chat_format {
-                        RawChatFormat::Auto => None,
-                        RawChatFormat::Template => Some(ChatFormat::Template),
+                        RawChatFormat::Auto if model.engine == Engine::Vllm => None,
+                        RawChatFormat::Auto | RawChatFormat::Template => Some(ChatFormat::Template),
                         RawChatFormat::Harmony => Some(ChatFormat::Harmony),
                     },
+                    engine: model.engine,
                 },
                 block_size_tokens: NonZeroU32::new(block_size).unwrap_or(NonZeroU32::MIN),
                 sliding_window_tokens: model.sliding_window_tokens,

@@ -18,7 +18,7 @@ use super::check::{
 use super::schema::{
     apis, need_backends, need_cluster_or_address, need_endpoint_cluster, need_session_header,
 };
-use super::{Policy, StreamedUsage};
+use super::{Engine, Policy, StreamedUsage};
 #[cfg(feature = "schema")]
 use crate::limits::{
     ADAPTERS_MAX, BACKENDS_MAX, BODY_BYTES_MAX_CEILING, BODY_BYTES_MAX_DEFAULT,
@@ -215,13 +215,16 @@ pub struct RawModel {
     /// Whether the engine puts only the tool that `tool_choice` names into the prompt, as SGLang does.
     #[serde(default)]
     pub named_tool_only: bool,
+    /// Which engine the prompts are to be equal to.
+    #[serde(default)]
+    pub engine: Engine,
     /// What the engine writes chats with.
     #[serde(default)]
     pub chat_format: RawChatFormat,
     /// Tokens of the model's sliding attention windows (`sliding_window` in its config.json), where some of its
     /// layers have one and others do not: vLLM keeps what these need only where prompts end or part. 0 where
     /// the engine keeps all, as SGLang and llama.cpp do, and vLLM with `--disable-hybrid-kv-cache-manager`.
-    /// For gpt-oss models 128 unless given or `chat_format` is `template`, for others none.
+    /// For gpt-oss models 128 unless given or written by their template, for others none.
     #[serde(default)]
     pub sliding_window_tokens: Option<u32>,
     /// Tokens in one KV block of the engines. What engines report takes its place.
@@ -244,7 +247,7 @@ pub struct RawModel {
     schemars(rename = "ChatFormat")
 )]
 pub enum RawChatFormat {
-    /// Harmony for gpt-oss models, as vLLM does, and the template for all others.
+    /// Harmony for gpt-oss models, as vLLM does, and the template for all others, and for all of llama.cpp's.
     #[default]
     Auto,
     /// The model's chat template: SGLang and llama.cpp, for gpt-oss too.

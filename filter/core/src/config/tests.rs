@@ -134,3 +134,26 @@ fn a_server_of_several_engines_is_as_many_backends() {
         assert!(error.contains(path), "{error}");
     }
 }
+
+#[test]
+fn the_engine_says_what_auto_means() {
+    let format = |fields: &str| {
+        let text = format!(
+            r#"{{"backends":[{{"cluster":"a"}}],
+                "models":[{{"name":"m",{fields}"bundle":{{"cluster":"c","path":"/m"}}}}]}}"#
+        );
+        Config::parse(text.as_bytes()).unwrap().models[0].chat.chat_format
+    };
+    assert_eq!(format(""), None);
+    assert_eq!(format(r#""engine":"vllm","#), None);
+    assert_eq!(format(r#""engine":"llama_cpp","#), Some(ChatFormat::Template));
+    assert_eq!(
+        format(r#""engine":"llama_cpp","chat_format":"harmony","#),
+        Some(ChatFormat::Harmony)
+    );
+    let unknown = r#"{"backends":[{"cluster":"a"}],
+        "models":[{"name":"m","engine":"gguf","bundle":{"cluster":"c","path":"/m"}}]}"#;
+    assert!(
+        Config::parse(unknown.as_bytes()).unwrap_err().to_string().contains("models[0].engine")
+    );
+}

@@ -78,3 +78,23 @@ fn media_is_listed_in_order_with_its_modality() {
     assert_eq!(modalities, [Modality::Image, Modality::Audio, Modality::Image, Modality::Audio]);
     assert_eq!(media[0], media[2]);
 }
+
+#[test]
+fn llama_cpp_continues_the_answer_and_knows_no_developer() {
+    let body = json!({"messages": [
+        {"role": "system", "content": "S"},
+        {"role": "developer", "content": "D"},
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": [{"type": "text", "text": " a"}, {"type": "text", "text": "b "}]},
+    ], "add_special_tokens": true});
+    let config = ChatConfig { engine: Engine::LlamaCpp, ..ChatConfig::default() };
+    let prepared = prepared(&body, &config, ContentFormat::String);
+    assert_eq!(prepared.messages[1], json!({"role": "system", "content": "D"}));
+    assert_eq!(prepared.messages[0]["content"], "S");
+    assert_eq!(prepared.begun_answer.as_deref(), Some(" a\nb "));
+    assert!(!prepared.add_generation_prompt && !prepared.continue_final_message);
+    let answer = prepared.messages[3]["content"].as_str().unwrap();
+    let rendered = format!("<user>hi, not {answer}<assistant>{answer}<end>");
+    let text = llama_cpp::continued(rendered, " a\nb ");
+    assert_eq!(text, format!("<user>hi, not {answer}<assistant> a\nb "));
+}

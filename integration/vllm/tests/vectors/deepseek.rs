@@ -12,6 +12,7 @@ use warmpath_core::ids::NowMs;
 use warmpath_core::model::Model;
 use warmpath_core::request::{Api, PromptInput, parse};
 use warmpath_vllm::family::{encoding_bundle, read, vectors};
+use warmpath_vllm::recorded::{hex_digest, model};
 
 use crate::Tally;
 
@@ -32,7 +33,7 @@ fn shortened(text: &str) -> String {
         while let Some((before, after)) = rest.split_once(start)
             && let Some((common, behind)) = after.split_once(end)
         {
-            let digest = crate::digest(format!("{start}{common}{end}").as_bytes(), 8);
+            let digest = hex_digest(format!("{start}{common}{end}").as_bytes(), 8);
             out += &format!("{before}{{{{{digest}}}}}");
             rest = behind;
         }
@@ -63,7 +64,7 @@ fn check_long_chat(model: &Model) {
 }
 
 fn check(encoding: &str, equal_min: usize) {
-    let Some(model) = crate::model(encoding_bundle(encoding)) else { return };
+    let Some(model) = model(encoding_bundle(encoding)) else { return };
     check_long_chat(&model);
     let file = std::env::var_os("WARMPATH_DEEPSEEK");
     let file = file.map_or_else(|| vectors().join("deepseek.jsonl"), PathBuf::from);

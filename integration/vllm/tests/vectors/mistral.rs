@@ -12,6 +12,7 @@ use warmpath_core::config::ChatConfig;
 use warmpath_core::mistral::{self, Piece};
 use warmpath_core::request::{Api, PromptInput, parse};
 use warmpath_vllm::family::{read, repository_file, tekken_bundle, vectors};
+use warmpath_vllm::recorded::{cached, hex_digest};
 
 use crate::Tally;
 
@@ -52,7 +53,7 @@ fn ours(
 
 #[test]
 fn mistral_chats_and_texts() {
-    let Some(bytes) = crate::cached(tekken_bundle("mistral", NEWEST)) else { return };
+    let Some(bytes) = cached(tekken_bundle("mistral", NEWEST)) else { return };
     let bundle = Bundle::read(bytes).unwrap();
     let newest = bundle.meta.mistral.unwrap();
     check_texts(&bundle.tokenizer);
@@ -105,5 +106,5 @@ fn check_texts(tokenizer: &Tokenizer) {
 }
 
 fn digest(ids: &[u32]) -> String {
-    crate::digest(serde_json::to_string(ids).unwrap().as_bytes(), 8)
+    hex_digest(serde_json::to_string(ids).unwrap().as_bytes(), 8)
 }

@@ -8,6 +8,7 @@ use warmpath_core::ids::NowMs;
 use warmpath_core::model::{Model, PromptError, prompt};
 use warmpath_core::request::{Api, ChatFormat, RequestError, parse, parse_for};
 use warmpath_vllm::family::{bundle, names, read, vectors};
+use warmpath_vllm::recorded::{chats, digest, lines, model};
 
 /// Why there are no ids.
 #[derive(Debug)]
@@ -17,37 +18,16 @@ enum Refused {
     Prompt(PromptError),
 }
 
-/// Writes out strings that repeat.
-fn expanded(value: &Value) -> Value {
-    match value {
-        Value::Array(items) => items.iter().map(expanded).collect(),
-        Value::Object(members) => match members.get("repeat").and_then(Value::as_array) {
-            Some(repeat) if members.len() == 1 => {
-                let count = usize::try_from(repeat[1].as_u64().expect("a count")).unwrap();
-                repeat[0].as_str().expect("a text").repeat(count).into()
-            }
-            _ => members.iter().map(|(key, item)| (key.clone(), expanded(item))).collect(),
-        },
-        other => other.clone(),
-    }
-}
-
 fn ids(model: &Model, api: Api, body: &Value) -> Result<Vec<u32>, Refused> {
     let request = parse(api, body.to_string().as_bytes()).map_err(Refused::Request)?;
     let prompt = prompt(Some(model), request, &ChatConfig::default(), NowMs(1_750_000_000_000));
     prompt.map(|prompt| prompt.tokens).map_err(Refused::Prompt)
 }
 
-fn digest(ids: &[u32]) -> String {
-    let bytes: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
-    crate::digest(&bytes, 16)
-}
-
 fn check(family: &str) {
-    let Some(model) = crate::model(bundle(family)) else { return };
+    let Some(model) = model(bundle(family)) else { return };
     assert!(!model.speaks_harmony());
-    let chats: Vec<Value> = serde_json::from_str(&read(&vectors().join("chats.json"))).unwrap();
-    let mut chats: Vec<Value> = chats.iter().map(expanded).collect();
+    let mut chats = chats();
     let is_written_by_library = family == "mistral_tekken";
     if is_written_by_library {
         // Chats with variables are refused for such models, but not here.
@@ -55,31 +35,28 @@ fn check(family: &str) {
             chat.as_object_mut().unwrap().shift_remove("chat_template_kwargs");
         }
     }
-    let lines = read(&vectors().join(format!("tokens.{family}.jsonl")));
     let (mut compared, mut wrong) = (0, Vec::new());
-    for line in lines.lines() {
-        let (kind, number, count, expected): (String, usize, Option<usize>, Option<String>) =
-            serde_json::from_str(line).unwrap();
-        let chat = &chats[number];
+    for line in lines(&vectors().join(format!("tokens.{family}.jsonl"))) {
+        let chat = &chats[line.number];
         let text = chat["messages"].as_array().and_then(|it| it.last()).map(|it| &it["content"]);
-        let ours = match kind.as_str() {
+        let ours = match line.kind.as_str() {
             "chat" => ids(&model, Api::ChatCompletions, chat),
             "text" => {
                 ids(&model, Api::Completions, &json!({"prompt": text, "add_special_tokens": false}))
             }
             _ => ids(&model, Api::Completions, &json!({"prompt": text})),
         };
-        match (&ours, count, expected) {
+        match (&ours, line.count, &line.digest) {
             (Ok(ids), Some(count), Some(expected)) => {
                 compared += 1;
-                if (ids.len(), digest(ids)) != (count, expected) {
-                    wrong.push(format!("{line}: {} ids", ids.len()));
+                if (ids.len(), &digest(ids)) != (count, expected) {
+                    wrong.push(format!("{line:?}: {} ids", ids.len()));
                 }
             }
             (Err(_), None, _) => {}
             // Most of what Mistral's library refuses is written here; the engine computes none of it.
             (Ok(_), None, _) if is_written_by_library => {}
-            _ => wrong.push(format!("{line}: {:?}", ours.as_ref().map(Vec::len))),
+            _ => wrong.push(format!("{line:?}: {:?}", ours.as_ref().map(Vec::len))),
         }
     }
     assert!(wrong.is_empty(), "{family}: {wrong:#?}");
@@ -125,7 +102,7 @@ fn mistral_tekken() {
 /// are compared.
 #[test]
 fn gptoss() {
-    let Some(model) = crate::model(bundle("gptoss")) else { return };
+    let Some(model) = model(bundle("gptoss")) else { return };
     assert!(model.speaks_harmony());
     let mut compared = 0;
     for line in read(&vectors().join("harmony.jsonl")).lines() {
