@@ -3,11 +3,11 @@
 //! Its request model keeps less of messages and tools, and its JSON writer shortens numbers. The recorded
 //! token ids in `integration/vectors/llama-cpp` hold this to the server's.
 //!
-//! Not followed: the name `reasoning` for an assistant's thoughts, which it does not know; numbers from a million up that are written as fractions (it prints `1e+06`, Python
-//! `1000000.0`), integers beyond 64 bits, and text that the model's tokenizer normalizes.
+//! Not followed: that it does not know the name `reasoning` for an assistant's thoughts; numbers from a
+//! million up that are written as fractions (it prints `1e+06`, Python `1000000.0`); integers beyond 64 bits;
+//! that it does not normalize text.
 
 use serde_json::{Map, Number, Value};
-
 use warmpath_template::CivilTime;
 
 use crate::request::{Chat, Part};
