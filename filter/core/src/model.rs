@@ -228,19 +228,23 @@ impl Model {
             let tokens = self.encode_pieces(&written.pieces, id)?;
             return Ok((truncated(tokens, truncation, (0, 0)), written.media));
         }
-        if config.engine == Engine::LlamaCpp {
-            let (text, media) = self.render(chat, config, now)?;
-            let mut tokens = self.encode(&text, false, None)?;
-            // It adds what the tokenizer begins texts with unless the template has.
-            let prefix = self.tokenizer.special_prefix();
-            if !tokens.starts_with(prefix) {
-                tokens.splice(..0, prefix.iter().copied());
-            }
-            return Ok((tokens, media));
-        }
         let special_tokens = chat.special_tokens && !self.has_encoding();
         let (text, media) = self.render(chat, config, now)?;
-        Ok((self.encode(&text, special_tokens, truncation)?, media))
+        let tokens = match config.engine {
+            Engine::Vllm => self.encode(&text, special_tokens, truncation)?,
+            Engine::LlamaCpp => self.encode_begun(&text)?,
+        };
+        Ok((tokens, media))
+    }
+
+    /// The tokens of a text behind what the tokenizer begins texts with, which the text may have itself.
+    fn encode_begun(&self, text: &str) -> Result<Vec<TokenId>, PromptError> {
+        let mut tokens = self.encode(text, false, None)?;
+        let prefix = self.tokenizer.special_prefix();
+        if !tokens.starts_with(prefix) {
+            tokens.splice(..0, prefix.iter().copied());
+        }
+        Ok(tokens)
     }
 
     /// The tokens of a conversation in Harmony.

@@ -7,11 +7,11 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use warmpath_harness::envoy::free_port;
-use warmpath_harness::http::HttpClient;
 use warmpath_harness::process::ChildProcess;
+use warmpath_vllm::engine::until_healthy;
 use warmpath_vllm::family::repository_file;
 
 /// It is a second on an idle machine.
@@ -49,17 +49,8 @@ impl Engine {
         let program = dir.join("bin/llama-server-vulkan");
         let mut process = ChildProcess::start(&program, &arguments, log).expect("starts");
         let address = SocketAddr::from(([127, 0, 0, 1], port));
-        let client = HttpClient::new();
-        let started = Instant::now();
-        loop {
-            if client.get(address, "/health").await.is_ok_and(|answer| answer.status == 200) {
-                return Self { address, _process: process };
-            }
-            let ended = process.ended();
-            let is_late = started.elapsed() > START_TIMEOUT;
-            assert!(ended.is_none() && !is_late, "llama.cpp: {ended:?}\n{}", process.log_tail());
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+        until_healthy(&mut process, address, START_TIMEOUT).await;
+        Self { address, _process: process }
     }
 
     /// Where it listens.

@@ -12,7 +12,7 @@ use warmpath_harness::http::HttpClient;
 use warmpath_harness::{EnvoyOptions, EnvoyProcess, FilterOptions, Variant, paths};
 use warmpath_llama_cpp::Engine;
 use warmpath_vllm::compare::{Compared, compare_all, counted};
-use warmpath_vllm::family::{bundle, repository_file};
+use warmpath_vllm::family::{bundle_file, repository_file};
 use warmpath_vllm::workload::{Ask, requests};
 
 const REQUESTS: usize = 200;
@@ -48,12 +48,9 @@ async fn engines(family: &str, dir: &Path, policy: &str) -> [Engine; 2] {
 }
 
 async fn front(family: &str, dir: &Path, policy: &str, engines: &[Engine; 2]) -> EnvoyProcess {
-    let bundle = bundle(family).unwrap_or_else(|missing| panic!("fetch {}", missing.display()));
-    let file = dir.join(format!("{family}.wpb"));
-    std::fs::write(&file, bundle).expect("writes the bundle");
     let filter = FilterOptions {
         wasm: paths::wasm().expect("the filter"),
-        bundle: Some(file),
+        bundle: Some(bundle_file(family, dir)),
         policy: policy.to_owned(),
         config_patch: json!({
             // The engine does not say: its --ctx-size.

@@ -1,24 +1,17 @@
 //! Token ids against those that a llama.cpp server gave, for chats with tools, thinking, prefills and the like,
 //! and for texts. `integration/vectors/llama-cpp/tokens.py` writes the vectors anew.
 
-use serde_json::{Value, json};
+use serde_json::json;
 use warmpath_core::config::{ChatConfig, Engine};
 use warmpath_core::ids::NowMs;
-use warmpath_core::model::{Model, prompt};
-use warmpath_core::request::{Api, parse};
+use warmpath_core::request::Api;
 use warmpath_vllm::family::{bundle, repository_file};
-use warmpath_vllm::recorded::{chats, digest, lines, model};
-
-fn ids(model: &Model, api: Api, body: &Value, now: NowMs) -> Result<Vec<u32>, String> {
-    let request = parse(api, body.to_string().as_bytes()).map_err(|error| error.to_string())?;
-    let config = ChatConfig { engine: Engine::LlamaCpp, ..ChatConfig::default() };
-    let prompt = prompt(Some(model), request, &config, now);
-    prompt.map(|prompt| prompt.tokens).map_err(|error| error.to_string())
-}
+use warmpath_vllm::recorded::{chats, digest, ids, last_content, lines, model};
 
 /// Compares all requests; the `unequal` ones, by kind and number, are known to differ.
 fn check(family: &str, unequal: &[(&str, usize)]) {
     let Some(model) = model(bundle(family)) else { return };
+    let config = ChatConfig { engine: Engine::LlamaCpp, ..ChatConfig::default() };
     let chats = chats();
     let (mut compared, mut wrong) = (0, Vec::new());
     let file = format!("integration/vectors/llama-cpp/tokens.{family}.jsonl");
@@ -28,10 +21,10 @@ fn check(family: &str, unequal: &[(&str, usize)]) {
     let now = NowMs(first.number as u64 * 1_000);
     for line in lines {
         let chat = &chats[line.number];
-        let text = chat["messages"].as_array().and_then(|it| it.last()).map(|it| &it["content"]);
+        let text = last_content(chat);
         let ours = match line.kind.as_str() {
-            "chat" => ids(&model, Api::ChatCompletions, chat, now),
-            _ => ids(&model, Api::Completions, &json!({"prompt": text}), now),
+            "chat" => ids(&model, Api::ChatCompletions, chat, &config, now),
+            _ => ids(&model, Api::Completions, &json!({"prompt": text}), &config, now),
         };
         // What the server refuses it computes nothing of.
         let (Some(count), Some(expected)) = (line.count, &line.digest) else { continue };

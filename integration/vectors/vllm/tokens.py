@@ -32,15 +32,15 @@ def expanded(value):
     return value
 
 
-def post(url, body):
-    """The answer, or None when it is a refusal."""
+def post(url, body, refusals=(400,)):
+    """The answer, or None when it is a refusal: one of these statuses."""
     data = json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"content-type": "application/json"})
     try:
         with urllib.request.urlopen(request) as answer:
             return json.load(answer)
     except urllib.error.HTTPError as error:
-        if error.code != 400:
+        if error.code not in refusals:
             raise
         return None
 

@@ -54,23 +54,29 @@ impl Engine {
         arguments.extend(flags.iter().map(|flag| (*flag).to_owned()));
         let mut process = ChildProcess::start(&script, &arguments, log).expect("starts");
         let address = SocketAddr::from(([127, 0, 0, 1], port));
-        let client = HttpClient::new();
-        let started = Instant::now();
-        loop {
-            if client.get(address, "/health").await.is_ok_and(|answer| answer.status == 200) {
-                return Self { process, address };
-            }
-            let ended = process.ended();
-            let is_late = started.elapsed() > START_TIMEOUT;
-            assert!(ended.is_none() && !is_late, "vLLM: {ended:?}\n{}", process.log_tail());
-            tokio::time::sleep(Duration::from_millis(500)).await;
-        }
+        until_healthy(&mut process, address, START_TIMEOUT).await;
+        Self { process, address }
     }
 
     /// Where it listens.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+}
+
+/// Waits until an engine that was just started answers on `/health`.
+///
+/// # Panics
+/// When it ends before, or takes longer than `timeout`.
+pub async fn until_healthy(process: &mut ChildProcess, address: SocketAddr, timeout: Duration) {
+    let client = HttpClient::new();
+    let started = Instant::now();
+    while !client.get(address, "/health").await.is_ok_and(|answer| answer.status == 200) {
+        let ended = process.ended();
+        let is_late = started.elapsed() > timeout;
+        assert!(ended.is_none() && !is_late, "the engine: {ended:?}\n{}", process.log_tail());
+        tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
 

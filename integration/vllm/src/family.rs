@@ -84,6 +84,18 @@ pub fn bundle(name: &str) -> Result<Vec<u8>, PathBuf> {
     packed(name, tokenizer, family["template"].as_str(), family["encoding"].as_str())
 }
 
+/// Writes the bundle of a family into `dir`; returns its path.
+///
+/// # Panics
+/// When what it is made of is not cached, or it cannot be written.
+#[must_use]
+pub fn bundle_file(name: &str, dir: &Path) -> PathBuf {
+    let bundle = bundle(name).unwrap_or_else(|missing| panic!("fetch {}", missing.display()));
+    let file = dir.join(format!("{name}.wpb"));
+    std::fs::write(&file, bundle).expect("writes the bundle");
+    file
+}
+
 fn packed(
     name: &str,
     tokenizer: &str,

@@ -5,7 +5,10 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
-use warmpath_core::model::Model;
+use warmpath_core::config::ChatConfig;
+use warmpath_core::ids::NowMs;
+use warmpath_core::model::{Model, prompt};
+use warmpath_core::request::{Api, parse};
 
 use crate::family::{read, vectors};
 
@@ -54,6 +57,28 @@ fn expanded(value: &Value) -> Value {
         },
         other => other.clone(),
     }
+}
+
+/// What a chat's last message says, where a test sends only that.
+#[must_use]
+pub fn last_content(chat: &Value) -> Option<&Value> {
+    Some(&chat["messages"].as_array()?.last()?["content"])
+}
+
+/// The token ids of a request, at the moment `now`.
+///
+/// # Errors
+/// Why there are none, in words.
+pub fn ids(
+    model: &Model,
+    api: Api,
+    body: &Value,
+    config: &ChatConfig,
+    now: NowMs,
+) -> Result<Vec<u32>, String> {
+    let request = parse(api, body.to_string().as_bytes()).map_err(|error| error.to_string())?;
+    let prompt = prompt(Some(model), request, config, now).map_err(|error| error.to_string())?;
+    Ok(prompt.tokens)
 }
 
 /// The start of the ids' digest, as the scripts write it.

@@ -15,7 +15,7 @@ use warmpath_harness::{
 };
 use warmpath_vllm::compare::{compare_all, counted};
 use warmpath_vllm::engine::Engine;
-use warmpath_vllm::family::{bundle, repository_file};
+use warmpath_vllm::family::{bundle_file, repository_file};
 use warmpath_vllm::workload::requests;
 
 const REQUESTS: usize = 200;
@@ -27,12 +27,9 @@ async fn front(
     dir: &Path,
     edit: fn(&mut Bootstrap) -> Result<(), HarnessError>,
 ) -> EnvoyProcess {
-    let bundle = bundle(family).unwrap_or_else(|missing| panic!("fetch {}", missing.display()));
-    let file = dir.join(format!("{family}.wpb"));
-    std::fs::write(&file, bundle).expect("writes the bundle");
     let filter = FilterOptions {
         wasm: paths::wasm().expect("the filter"),
-        bundle: Some(file),
+        bundle: Some(bundle_file(family, dir)),
         policy: "kv_cost".to_owned(),
         config_patch: json!({
             // Both wrong: the engine says better.

@@ -24,8 +24,6 @@ const ANSWER: &str = "begun-answer";
 /// Changes `chat` to what llama.cpp hands to the template. An answer that ends it is to be continued: its text is
 /// returned, and something else is in its place, where [`continued`] writes it as it is.
 pub(super) fn adapt(chat: &mut Chat) -> Option<String> {
-    // It has no such field; a response's is the template's business too.
-    chat.special_tokens = false;
     chat.documents = None;
     for message in &mut chat.messages {
         if message.role == "developer" {

@@ -5,23 +5,13 @@
 use serde_json::{Value, json};
 use warmpath_core::config::ChatConfig;
 use warmpath_core::ids::NowMs;
-use warmpath_core::model::{Model, PromptError, prompt};
-use warmpath_core::request::{Api, ChatFormat, RequestError, parse, parse_for};
+use warmpath_core::model::{Model, prompt};
+use warmpath_core::request::{Api, ChatFormat, parse_for};
 use warmpath_vllm::family::{bundle, names, read, vectors};
-use warmpath_vllm::recorded::{chats, digest, lines, model};
+use warmpath_vllm::recorded::{self, chats, digest, last_content, lines, model};
 
-/// Why there are no ids.
-#[derive(Debug)]
-#[expect(dead_code, reason = "for the message of a failure")]
-enum Refused {
-    Request(RequestError),
-    Prompt(PromptError),
-}
-
-fn ids(model: &Model, api: Api, body: &Value) -> Result<Vec<u32>, Refused> {
-    let request = parse(api, body.to_string().as_bytes()).map_err(Refused::Request)?;
-    let prompt = prompt(Some(model), request, &ChatConfig::default(), NowMs(1_750_000_000_000));
-    prompt.map(|prompt| prompt.tokens).map_err(Refused::Prompt)
+fn ids(model: &Model, api: Api, body: &Value) -> Result<Vec<u32>, String> {
+    recorded::ids(model, api, body, &ChatConfig::default(), NowMs(1_750_000_000_000))
 }
 
 fn check(family: &str) {
@@ -38,7 +28,7 @@ fn check(family: &str) {
     let (mut compared, mut wrong) = (0, Vec::new());
     for line in lines(&vectors().join(format!("tokens.{family}.jsonl"))) {
         let chat = &chats[line.number];
-        let text = chat["messages"].as_array().and_then(|it| it.last()).map(|it| &it["content"]);
+        let text = last_content(chat);
         let ours = match line.kind.as_str() {
             "chat" => ids(&model, Api::ChatCompletions, chat),
             "text" => {
