@@ -75,6 +75,8 @@ pub struct Config {
     pub scrape: Option<Scrape>,
     /// Whether engines are asked for a load report with each answer.
     pub load_reports: bool,
+    /// How other Envoys before the same engines are told what this one does; `None` when they are not.
+    pub peers: Option<Peers>,
     /// Where decisions are shown.
     pub decisions: Decisions,
     /// Longest body that is read.
@@ -289,6 +291,15 @@ pub struct Scrape {
     pub timeout_ms: u32,
 }
 
+/// How other Envoys before the same engines are told what this one does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peers {
+    /// Cluster of their internal listeners.
+    pub cluster: String,
+    /// Least time between two messages of one worker to one of them.
+    pub interval_ms: u32,
+}
+
 /// Where decisions are shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Decisions {
@@ -303,8 +314,11 @@ pub struct Decisions {
 pub enum Role {
     /// It routes the listener's requests.
     Router(Box<Config>),
-    /// It serves the internal endpoints.
-    Internal,
+    /// It serves the internal endpoints, or only those that peers use.
+    Internal {
+        /// Whether it is only those.
+        is_for_peers: bool,
+    },
 }
 
 /// Whether the filter asks engines for the usage of streamed answers.
@@ -452,8 +466,8 @@ impl Role {
         let is_internal = serde_json::from_slice::<Value>(json_bytes)
             .is_ok_and(|value| value.get("internal") == Some(&Value::Bool(true)));
         if is_internal {
-            shaped::<raw::RawInternal>(json_bytes)?;
-            return Ok(Self::Internal);
+            let raw = shaped::<raw::RawInternal>(json_bytes)?;
+            return Ok(Self::Internal { is_for_peers: raw.peers_only });
         }
         Config::parse(json_bytes).map(|config| Self::Router(Box::new(config)))
     }

@@ -12,6 +12,8 @@ use crate::health::{self, HealthTable};
 use crate::ids::NowMs;
 use crate::index::{Change, Holder, Index, Sent, Touch};
 use crate::load::{Ledger, PrefillTime, Ticket, Work};
+use crate::peers::SentTo;
+use crate::peers::message::model_hash;
 use crate::residency::{self, Activity, Clock, Evidence, Mark};
 use crate::route::{Decision, PlacedPrompt};
 use crate::score::Match;
@@ -236,6 +238,9 @@ impl<S: SharedStore> Writer<'_, S> {
     ) {
         if let Some(prompt) = &dispatched.prompt {
             let entered = self.enter(backend, prompt, matched, written);
+            if entered.is_news {
+                self.tell_sent(backend, prompt);
+            }
             dispatched.changes = entered.changes;
             dispatched.told = Some(entered.told);
             dispatched.distances = entered.distances;
@@ -336,7 +341,7 @@ impl<S: SharedStore> Writer<'_, S> {
     }
 
     /// Takes back what was entered for the credited backend, and notes its failure.
-    fn failed(&self, dispatched: &mut Dispatched, written: &mut Written) {
+    fn failed(&mut self, dispatched: &mut Dispatched, written: &mut Written) {
         self.take_back(dispatched, written);
         let Some(backend) = &dispatched.credited else { return };
         let block_size_tokens = dispatched.block_size_tokens(self.config);
@@ -363,11 +368,15 @@ impl<S: SharedStore> Writer<'_, S> {
     }
 
     /// Takes back what was entered for the credited backend: it has not stored it.
-    fn take_back(&self, dispatched: &mut Dispatched, written: &mut Written) {
+    fn take_back(&mut self, dispatched: &mut Dispatched, written: &mut Written) {
         let changes = std::mem::take(&mut dispatched.changes);
         if let Some(backend) = &dispatched.credited {
-            let index = Index::new(self.config.index_buckets);
-            let taken_back = index.take_back(self.store, backend.id, &changes);
+            if let (Some(outbox), Some(prompt), false) =
+                (&mut self.ledger.outbox, &dispatched.prompt, changes.is_empty())
+            {
+                outbox.taken_back(backend.id, &prompt.hashes);
+            }
+            let taken_back = self.index().take_back(self.store, backend.id, &changes);
             written.evicted_blocks += taken_back.removed_blocks as u64;
             written.lost_updates += taken_back.lost_updates as u64;
             // The clock counts what is there, whoever brought it.
@@ -382,7 +391,7 @@ impl<S: SharedStore> Writer<'_, S> {
     }
 
     /// Moves the backend's clock and enters the prompt's blocks with the new date.
-    fn enter(
+    pub(crate) fn enter(
         &self,
         backend: &Backend,
         prompt: &PlacedPrompt,
@@ -416,18 +425,34 @@ impl<S: SharedStore> Writer<'_, S> {
         });
         let retained = retained.unwrap_or_default();
         let sent = Sent { hashes: &prompt.hashes, path: &prompt.path, retained: &retained };
-        let index = Index::new(self.config.index_buckets);
-        let entered = index.enter(self.store, sent, touch, &staleness);
+        let entered = self.index().enter(self.store, sent, touch, &staleness);
         written.added_blocks += entered.added_blocks as u64;
         written.evicted_blocks += entered.evicted_blocks as u64;
         written.lost_updates += entered.lost_updates as u64;
+        let is_news = entered.written_nodes > 0 || activity.allocated_blocks > 0;
         let told = (activity, clock.mark());
-        Entered { changes: entered.changes, told, distances }
+        Entered { changes: entered.changes, told, distances, is_news }
+    }
+
+    /// Notes for the peers that a prompt was sent.
+    fn tell_sent(&mut self, backend: &Backend, prompt: &PlacedPrompt) {
+        let (Some(outbox), Some(model)) =
+            (&mut self.ledger.outbox, self.config.models.get(prompt.model_index))
+        else {
+            return;
+        };
+        outbox.sent(SentTo {
+            backend: backend.id,
+            model: model_hash(&model.name),
+            block_size_tokens: prompt.block_size_tokens,
+            prompt_tokens: u32::try_from(prompt.prompt_tokens).unwrap_or(u32::MAX),
+            hashes: &prompt.hashes,
+        });
     }
 
     /// The output filled blocks too, and the engine says what it had of the prompt.
     fn decoded(
-        &self,
+        &mut self,
         backend: &Backend,
         prompt: &PlacedPrompt,
         dispatched: &Dispatched,
@@ -440,6 +465,9 @@ impl<S: SharedStore> Writer<'_, S> {
             .div_ceil(prompt.block_size_tokens.max(1));
         let activity =
             Activity { allocated_blocks: blocks, moved: Vec::new(), touched_blocks: blocks };
+        if let Some(outbox) = &mut self.ledger.outbox {
+            outbox.decoded(backend.id, blocks);
+        }
         let asked = dispatched.told.as_ref().map(|(_, mark)| *mark).unwrap_or_default();
         let kind = dispatched.answer_kind.filter(|_| prompt.says_what_was_cached());
         self.change_clock(backend, prompt.block_size_tokens, written, |clock| {
@@ -455,7 +483,11 @@ impl<S: SharedStore> Writer<'_, S> {
         });
     }
 
-    fn change_clock(
+    pub(crate) fn index(&self) -> Index {
+        Index::new(self.config.index_buckets)
+    }
+
+    pub(crate) fn change_clock(
         &self,
         backend: &Backend,
         block_size_tokens: u32,
@@ -472,11 +504,13 @@ impl<S: SharedStore> Writer<'_, S> {
 }
 
 /// What entering a prompt for a backend did.
-struct Entered {
+pub(crate) struct Entered {
     changes: Vec<Change>,
     told: (Activity, Mark),
     /// Distances of the matched blocks until then.
     distances: Vec<(u32, u32)>,
+    /// Whether the tree or the backend's cache is not what it was before.
+    is_news: bool,
 }
 
 /// `usage`, without cached tokens that are not the prompt's.

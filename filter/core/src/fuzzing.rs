@@ -6,12 +6,16 @@ use warmpath_template::CivilTime;
 use crate::answer::{Framing, UsageScanner};
 use crate::ask;
 use crate::config::{ChatConfig, Config};
+use crate::dispatch::Writer;
 use crate::endpoints;
 use crate::harmony::Mark;
-use crate::ids::{BlockHash, NowMs};
-use crate::index::Bucket;
+use crate::ids::{BackendId, BlockHash, NowMs};
+use crate::index::{Bucket, Index};
 use crate::live::Live;
+use crate::load::Ledger;
 use crate::mistral;
+use crate::peers::message::model_hash;
+use crate::peers::{Event, Message, loads};
 use crate::piece::Piece;
 use crate::request::{self, Api, Chat, ChatFormat, PromptInput};
 use crate::signals::exposition::Samples;
@@ -203,4 +207,42 @@ fn load_report(data: &[u8]) {
     }
     let usage = report.and_then(|report| report.kv_usage);
     assert!(usage.is_none_or(|usage| (0.0..=1.0).contains(&usage)));
+}
+
+/// A peer's message says the same when it is written again, and whatever it tells of a backend and a model that
+/// are known is taken in, the tree staying whole.
+///
+/// # Panics
+/// When the property does not hold.
+pub fn peers(data: &[u8]) {
+    let Ok((mut message, _)) = Message::decode(data) else { return };
+    assert_eq!(Message::decode(&message.encode()), Ok((message.clone(), 0)));
+    let config = Config::parse(
+        br#"{"index_buckets":4,"kv_capacity_tokens":4096,"backends":[{"cluster":"b"}],
+            "models":[{"name":"m","sliding_window_tokens":64,"bundle":{"cluster":"c","path":"/m"}}]}"#,
+    );
+    let config = config.expect("a configuration");
+    let known = BackendId::from_name("b");
+    for event in &mut message.events {
+        match event {
+            Event::Sent { backend, model, block_size_tokens, .. } => {
+                (*backend, *model, *block_size_tokens) = (known, model_hash("m"), 16);
+            }
+            Event::TakenBack { backend, .. } | Event::Decoded { backend, .. } => *backend = known,
+        }
+    }
+    let (store, now) = (MemoryStore::default(), NowMs(1));
+    let mut ledger = Ledger::new(1);
+    ledger.open_to_peers(true);
+    assert_eq!(loads::record(&store, &message, now), Ok(true));
+    assert_eq!(loads::record(&store, &message, now), Ok(false));
+    let mut writer = Writer { config: &config, store: &store, ledger: &mut ledger, now };
+    let taken = writer.take_in(&[None], message.events.clone());
+    assert_eq!((taken.events, taken.foreign), (message.events.len() as u64, Vec::new()));
+    ledger.look_at_peers(&store, NowMs(1_000)).expect("a store that does not fail");
+    for event in &message.events {
+        let Event::Sent { hashes, .. } = event else { continue };
+        let path = Index::new(config.index_buckets).walk(&store, hashes).expect("the same");
+        assert!(path.known_blocks <= hashes.len());
+    }
 }

@@ -25,7 +25,7 @@
 //!
 //! What engines say of themselves is read by [`signals`] and kept in [`reported`], or in [`sightings`]
 //! where it came with an answer; [`endpoints`] has the backends that nobody configured; [`live`] is the
-//! configuration with both. [`lease`] says which VM scrapes, [`turn`] when;
+//! configuration with both. [`peers`] has what other Envoys in front of the same engines do. [`lease`] says which VM scrapes, [`turn`] when;
 //! [`status`] shows everything.
 //!
 //! Shared state lives in [`store`], laid out by [`wire`]; [`config`] is checked once; [`limits`]
@@ -68,6 +68,7 @@ pub mod mistral;
 pub mod model;
 pub mod pace;
 pub mod parity;
+pub mod peers;
 pub mod pick;
 pub mod piece;
 pub mod reported;

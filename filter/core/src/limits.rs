@@ -95,5 +95,22 @@ pub const METRICS_SAMPLES_MAX: usize = METRICS_BYTES_MAX / 64;
 /// interest are numbers and names.
 pub const LABEL_BYTES_MAX: usize = 1_024;
 
+/// Peers that one Envoy tells what it does.
+pub const PEERS_MAX: usize = 64;
+
+/// Bounds for the time between two messages of a worker to a peer: below the lower one they cost more than
+/// they bring, above the upper one a peer's load is stale before it is known.
+pub const PEER_MS_MIN: u32 = 10;
+
+/// The upper bound.
+pub const PEER_MS_MAX: u32 = 1_000;
+
+/// Blocks of one prompt that peers are told: 256k tokens in blocks of 16.
+pub const PEER_BLOCKS_MAX: usize = 16_384;
+
+/// One message from a peer, in bytes: the buffer that Envoy gives a connection. A VM's own ones end
+/// at half of it, so that a burst of long prompts is cut short before it is refused.
+pub const PEER_MESSAGE_BYTES_MAX: usize = 1 << 20;
+
 /// Load report in an answer's header, in bytes: vLLM writes 90 a rank.
 pub const LOAD_REPORT_BYTES_MAX: usize = 8 << 10;

@@ -18,6 +18,9 @@ use ahash::AHashMap;
 use crate::ids::{BackendId, BlockHash, NowMs};
 use crate::limits::{BACKENDS_MAX, VM_LEASE_MS, VM_SLOTS_MAX};
 use crate::pace::Paces;
+use crate::peers::Outbox;
+use crate::peers::loads::PeerLoads;
+use crate::peers::message::{decode_loads, encode_loads};
 use crate::sightings::{Sighting, Sightings};
 use crate::signals::LoadReport;
 use crate::store::{self, SharedStore, StoreError};
@@ -71,15 +74,25 @@ pub type LoadTable = AHashMap<BackendId, BackendLoad>;
 pub struct Totals {
     /// Their loads, summed.
     pub loads: LoadTable,
+    /// The loads of peers, summed.
+    pub peers: LoadTable,
     /// What they last heard of each backend.
     pub sightings: AHashMap<BackendId, Sighting>,
 }
 
 impl Totals {
-    /// The load of `backend`.
+    /// The load of `backend` that this Envoy put there.
     #[must_use]
     pub fn load(&self, backend: BackendId) -> BackendLoad {
         self.loads.get(&backend).copied().unwrap_or_default()
+    }
+
+    /// The load of `backend` that this Envoy and its peers put there.
+    #[must_use]
+    pub fn load_with_peers(&self, backend: BackendId) -> BackendLoad {
+        let mut load = self.load(backend);
+        load.add(self.peers.get(&backend).copied().unwrap_or_default());
+        load
     }
 
     fn hear(&mut self, backend: BackendId, sighting: Sighting) {
@@ -158,6 +171,10 @@ pub struct Ledger {
     pinned: AHashMap<(BackendId, BlockHash), u32>,
     paces: Paces,
     sightings: Sightings,
+    /// What other Envoys are to be told; `None` where there are none.
+    pub outbox: Option<Outbox>,
+    /// What they run.
+    pub peers: PeerLoads,
 }
 
 impl Ledger {
@@ -173,6 +190,8 @@ impl Ledger {
             pinned: AHashMap::default(),
             paces: Paces::default(),
             sightings: Sightings::default(),
+            outbox: None,
+            peers: PeerLoads::default(),
         }
     }
 
@@ -301,6 +320,39 @@ impl Ledger {
         self.write(store, now)
     }
 
+    /// From now on notes what peers are to be told, or no longer.
+    pub fn open_to_peers(&mut self, is_open: bool) {
+        match is_open {
+            true if self.outbox.is_none() => self.outbox = Some(Outbox::new(self.nonce)),
+            true => {}
+            false => (self.outbox, self.peers) = (None, PeerLoads::default()),
+        }
+    }
+
+    /// Looks at what peers run, if the last look was long ago and there may be any.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the host refuses; what was seen last stays.
+    pub fn look_at_peers<S: SharedStore>(
+        &mut self,
+        store: &S,
+        now: NowMs,
+    ) -> Result<(), StoreError> {
+        if self.outbox.is_none() { Ok(()) } else { self.peers.refresh(store, now) }
+    }
+
+    /// Whether peers are to be told anything.
+    #[must_use]
+    pub fn has_news(&self, now: NowMs) -> bool {
+        self.outbox.as_ref().is_some_and(|outbox| outbox.has_news(&self.own, now))
+    }
+
+    /// What peers are to be told, if there is anything; `envoy` is what this Envoy calls itself.
+    pub fn message(&mut self, envoy: u64, now: NowMs) -> Option<Vec<u8>> {
+        let outbox = self.outbox.as_mut().filter(|outbox| outbox.has_news(&self.own, now))?;
+        Some(outbox.message(envoy, &self.own, now))
+    }
+
     /// This VM's own counts.
     #[must_use]
     pub fn own(&self) -> &LoadTable {
@@ -331,7 +383,7 @@ impl Ledger {
         report: LoadReport,
         capacity_tokens: u32,
     ) -> Result<(), StoreError> {
-        let own = self.totals(store, now)?.load(backend);
+        let own = self.totals(store, now)?.load_with_peers(backend);
         self.sightings.take(backend, report, own, capacity_tokens, now);
         Ok(())
     }
@@ -352,12 +404,13 @@ impl Ledger {
         self.write(store, now)
     }
 
-    /// Sums the own counts and those of all other live VMs.
+    /// Sums the own counts and those of all other live VMs; beside it, what peers run as last summed up.
     ///
     /// # Errors
     /// [`StoreError`] when the host refuses a read.
     pub fn totals<S: SharedStore>(&self, store: &S, now: NowMs) -> Result<Totals, StoreError> {
-        let mut totals = Totals { loads: self.own.clone(), ..Totals::default() };
+        let (loads, peers) = (self.own.clone(), self.peers.loads.clone());
+        let mut totals = Totals { loads, peers, ..Totals::default() };
         self.sightings.iter().for_each(|(backend, sighting)| totals.hear(backend, sighting));
         for slot in 0..slots_used(store)? {
             if self.slot == Some(slot) {
@@ -432,19 +485,7 @@ impl Record {
         let mut reader = Reader::versioned(bytes)?;
         let nonce = reader.u64()?;
         let heartbeat = NowMs(reader.u64()?);
-        let count = usize::from(reader.u16()?).min(BACKENDS_MAX);
-        let mut loads = Vec::with_capacity(count);
-        for _ in 0..count {
-            loads.push((
-                BackendId(reader.u32()?),
-                BackendLoad {
-                    running: reader.u32()?,
-                    prefilling: reader.u32()?,
-                    pending_prefill_tokens: reader.u32()?,
-                    context_tokens: reader.u32()?,
-                },
-            ));
-        }
+        let loads = decode_loads(&mut reader)?;
         let mut sightings = Vec::new();
         while let Some(backend) = reader.u32() {
             sightings.push((BackendId(backend), Sighting::decode(&mut reader)?));
@@ -456,14 +497,7 @@ impl Record {
         let mut writer = Writer::versioned(19 + self.loads.len() * 20 + self.sightings.len() * 32);
         writer.u64(self.nonce);
         writer.u64(self.heartbeat.0);
-        writer.u16(self.loads.len() as u16);
-        for (backend, load) in &self.loads {
-            writer.u32(backend.0);
-            writer.u32(load.running);
-            writer.u32(load.prefilling);
-            writer.u32(load.pending_prefill_tokens);
-            writer.u32(load.context_tokens);
-        }
+        encode_loads(&mut writer, &self.loads);
         for (backend, sighting) in &self.sightings {
             writer.u32(backend.0);
             sighting.encode(&mut writer);

@@ -189,6 +189,16 @@ closed_set! {
         Backends = gauge("warmpath_backends", "backends"),
         /// Of these, the ones that are passed over for their failures.
         BackendsDown = gauge("warmpath_backends_down", "backends"),
+        /// Other Envoys that were heard of lately.
+        Peers = gauge("warmpath_peers", "Envoys"),
+        /// Messages of peers that were taken in.
+        PeerMessages = counter("warmpath_peer_messages_total", "messages"),
+        /// Messages to peers that did not arrive, or were not sent because earlier ones were still under way.
+        PeerMessagesLost = counter("warmpath_peer_messages_lost_total", "messages"),
+        /// What peers were not told because a message would have become too long.
+        PeerEventsDropped = counter("warmpath_peer_events_dropped_total", "events"),
+        /// What peers told about backends, models or block sizes that are not known here.
+        PeerEventsForeign = counter("warmpath_peer_events_foreign_total", "events"),
         /// Models whose configured block size engines contradict; what engines say is used where they
         /// agree.
         BlockSizeContradictions = gauge("warmpath_block_size_contradictions", "models"),

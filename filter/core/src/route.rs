@@ -186,7 +186,7 @@ impl<S: SharedStore> Router<'_, S> {
     }
 
     /// The attention window of a prompt's model: as configured, else by its tokenizer.
-    fn window(&self, prompt: &TokenizedPrompt) -> Option<Window> {
+    pub(crate) fn window(&self, prompt: &TokenizedPrompt) -> Option<Window> {
         let configured = self.config.models.get(prompt.model_index)?;
         let model = self.models.get(prompt.model_index).and_then(Option::as_deref);
         // Engines that run its template have caches of their own kind.
@@ -434,7 +434,7 @@ impl<S: SharedStore> Router<'_, S> {
         for (index, backend) in self.config.backends.iter().enumerate() {
             let sighting = totals.sightings.get(&backend.id);
             let others = self.reported.others(backend.id, sighting, self.now);
-            let mut load = totals.load(backend.id);
+            let mut load = totals.load_with_peers(backend.id);
             load.add(others);
             let matched = asked.matches.get(&backend.id);
             let offer = Offer {
@@ -444,6 +444,7 @@ impl<S: SharedStore> Router<'_, S> {
                 pinned_tokens: asked.prompt.map_or(0, |(demand, hashes)| {
                     self.ledger.pinned_tokens(backend.id, hashes, demand.block_size_tokens)
                 }),
+                scatter: self.scatter(backend.id),
                 kv_capacity_tokens: backend.kv_capacity_tokens.map(NonZeroU32::get),
             };
             let cost = asked.prompt.map_or_else(Cost::default, |(demand, _)| {
@@ -461,6 +462,15 @@ impl<S: SharedStore> Router<'_, S> {
             });
         }
         Ok(standings)
+    }
+
+    /// [`Offer::scatter`] of a backend: 0 while there are no peers.
+    fn scatter(&self, backend: BackendId) -> f64 {
+        if self.ledger.peers.envoys == 0 {
+            return 0.0;
+        }
+        let draw = xxh3_64(&(self.random ^ u64::from(backend.0)).to_le_bytes());
+        score::SCATTER * (draw >> 32) as f64 / f64::from(u32::MAX)
     }
 
     fn inputs(&self, affinity: BlockHash) -> Inputs {

@@ -24,6 +24,11 @@ const SURELY_GONE: f64 = 0.0025;
 /// A probability that is told as certainty.
 const NEARLY_SURE: f64 = 0.9;
 
+/// Share of its uncached tokens by which a prompt is made to cost more on some backends than on others where
+/// other Envoys route too. Requests that reach several Envoys within the time of a message are unknown to
+/// each other, and would all find the same backend idle. From a quarter on too many go to a busier one.
+pub const SCATTER: f64 = 0.1;
+
 /// What a unit of each term costs, in tokens of prefill work. The default is the product; others
 /// are for ablations.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -186,6 +191,8 @@ pub struct Offer {
     pub resident_blocks: f64,
     /// Leading tokens that requests in flight hold in its memory.
     pub pinned_tokens: u32,
+    /// Share of its uncached tokens by which the prompt is made to cost more there, up to [`SCATTER`].
+    pub scatter: f64,
     /// Tokens of KV memory; `None` while unknown, which leaves the overflow out.
     pub kv_capacity_tokens: Option<u32>,
 }
@@ -207,7 +214,10 @@ pub fn cost(weights: &Weights, demand: &Demand, offer: &Offer) -> Cost {
     let scale = offer.slowness.powf(weights.slowness);
     Cost {
         pending_prefill: scale * weights.pending_prefill * f64::from(load.pending_prefill_tokens),
-        uncached: scale * weights.uncached * (prompt_tokens - cached).max(0.0),
+        uncached: scale
+            * weights.uncached
+            * (1.0 + offer.scatter)
+            * (prompt_tokens - cached).max(0.0),
         running: scale
             * (weights.decoding * f64::from(decoding)
                 + weights.prefilling * f64::from(load.prefilling)),
@@ -288,6 +298,7 @@ mod tests {
             slowness: 2.0,
             resident_blocks: 50.0,
             pinned_tokens: 512,
+            scatter: 0.0,
             kv_capacity_tokens: Some(10_100),
         };
         let weights = Weights {
@@ -305,6 +316,8 @@ mod tests {
         // 10,000 in use, 488 new ones and the output.
         assert!((cost.kv_overflow - 2.0 * 4.0 * 488.0).abs() < 1e-9);
         assert!((cost.total() - 2.0 * 2_887.0).abs() < 1e-9);
+        let scattered = super::cost(&weights, &demand, &Offer { scatter: 0.1, ..offer });
+        assert!((scattered.total() - cost.total() - 0.1 * 2.0 * 400.0).abs() < 1e-9);
         let unknown =
             Offer { slowness: 1.0, resident_blocks: 1e9, kv_capacity_tokens: None, ..offer };
         let unknown = super::cost(&weights, &demand, &unknown);

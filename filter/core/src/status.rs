@@ -17,6 +17,7 @@ use crate::limits::BUCKET_BYTES_MAX;
 use crate::live::Live;
 use crate::load::{BackendLoad, Ledger, Totals};
 use crate::parity;
+use crate::peers::known;
 use crate::residency;
 use crate::sightings::Sighting;
 use crate::store::SharedStore;
@@ -70,6 +71,17 @@ pub struct Status {
     pub tree: TreeStatus,
     /// Milliseconds since the VM that scrapes renewed its lease; `None` when nobody has it.
     pub leader_age_ms: Option<u64>,
+    /// Other Envoys before the same engines; `None` where none are configured.
+    pub peers: Option<PeersStatus>,
+}
+
+/// Other Envoys before the same engines.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PeersStatus {
+    /// Addresses to which this Envoy tells what it does.
+    pub told: Vec<String>,
+    /// Envoys that were heard of lately.
+    pub heard: usize,
 }
 
 /// One backend.
@@ -95,6 +107,8 @@ pub struct BackendStatus {
     pub retry_in_ms: Option<u64>,
     /// Load by the filter's own counts.
     pub load: BackendLoad,
+    /// Load that peers put there, as they say.
+    pub peers: BackendLoad,
     /// Load that others put there, as far as reports tell.
     pub others: BackendLoad,
     /// How many times as long as on the fastest backend anything takes, as this VM learnt.
@@ -228,6 +242,10 @@ pub fn status<S: SharedStore>(
         models: models_status(store, live, known.bundles_loaded, &known.tokens),
         tree: tree_status(store, config.index_buckets, known.tree_blocks),
         leader_age_ms: leader.map(|(_, renewed)| now.since_ms(renewed)),
+        peers: config.peers.as_ref().map(|_| PeersStatus {
+            told: known::load(store).unwrap_or_default().into_iter().map(|it| it.address).collect(),
+            heard: ledger.peers.envoys,
+        }),
         decisions: known.decisions.into_iter().filter(|(_, count)| *count > 0).collect(),
     }
 }
@@ -267,6 +285,7 @@ fn backend_status<S: SharedStore>(
         failures: trouble.map_or(0, |trouble| trouble.failures),
         retry_in_ms: trouble.map(|trouble| trouble.retry_at.since_ms(now)),
         load: seen.totals.load(id),
+        peers: seen.totals.peers.get(&id).copied().unwrap_or_default(),
         others: live.reported.others(id, sighting, now),
         slowness: seen.slowness,
         kv_capacity_tokens: backend.kv_capacity_tokens.map(NonZeroU32::get),

@@ -120,10 +120,22 @@ impl<'a> Reader<'a> {
         Some(*head)
     }
 
+    /// A reader of `bytes`, which belong to a value whose version was checked.
+    #[must_use]
+    pub fn within(bytes: &'a [u8]) -> Self {
+        Self { rest: bytes }
+    }
+
     /// Passes over `bytes` bytes.
     pub fn skip(&mut self, bytes: usize) -> Option<()> {
-        self.rest = self.rest.get(bytes..)?;
-        Some(())
+        self.bytes(bytes).map(|_| ())
+    }
+
+    /// The next `bytes` bytes.
+    pub fn bytes(&mut self, bytes: usize) -> Option<&'a [u8]> {
+        let (head, rest) = self.rest.split_at_checked(bytes)?;
+        self.rest = rest;
+        Some(head)
     }
 
     /// The next byte.
@@ -180,6 +192,11 @@ impl Writer {
     /// Appends eight bytes.
     pub fn u64(&mut self, value: u64) {
         self.bytes.extend_from_slice(&value.to_le_bytes());
+    }
+
+    /// Appends bytes.
+    pub fn bytes(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
     }
 
     /// The finished value.

@@ -1,4 +1,5 @@
-//! The internal endpoints, on a listener of their own: status, explanations, pushed backends.
+//! The internal endpoints, on a listener of their own: status, explanations, pushed backends, and what other
+//! Envoys tell.
 //!
 //! They show and change the newest routing configuration of this VM, or the one that the query names
 //! (`?name=`). Paths that are none of these pass to the listener's own routes, which serve bundles.
@@ -15,6 +16,7 @@ use warmpath_core::status::{self, Known};
 
 use crate::backlog;
 use crate::host::{self, HostStore};
+use crate::peers::{self, ADDRESS_HEADER, ENVOY_HEADER, Greeting};
 use crate::plugin::Plugin;
 use crate::stats::ModelStats;
 use crate::vm::Vm;
@@ -32,6 +34,15 @@ const PAGE_POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script
 /// Longest body of a request for an endpoint here, in bytes: as long as a request that is explained.
 const BODY_BYTES_MAX: usize = 64 << 20;
 
+/// What a listener serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Serves {
+    /// All endpoints.
+    Everything,
+    /// Those that other Envoys use.
+    Peers,
+}
+
 /// What a request is for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 enum Endpoint {
@@ -43,15 +54,23 @@ enum Endpoint {
     /// Explains a request with this path.
     Explain(String),
     Push,
+    /// Says who this Envoy is, or takes in what another one did.
+    Hello,
+    Peer,
     /// A known path, asked with another method than the one given.
     WrongMethod(&'static str),
 }
 
 impl Endpoint {
-    fn of(method: &[u8], path: &str) -> Self {
+    fn of(serves: Serves, method: &[u8], path: &str) -> Self {
         let (path, _) = path.split_once('?').unwrap_or((path, ""));
         let Some(rest) = path.strip_prefix("/_warmpath") else { return Self::Other };
+        if serves == Serves::Peers && rest != "/peers" {
+            return Self::Other;
+        }
         let (endpoint, wanted) = match rest {
+            "/peers" if method == b"POST" => return Self::Peer,
+            "/peers" => (Self::Hello, "GET"),
             "" | "/" => (Self::Page, "GET"),
             "/status" => (Self::Status, "GET"),
             "/backends" => (Self::Push, "PUT"),
@@ -64,9 +83,9 @@ impl Endpoint {
     }
 }
 
-/// One request of an operator.
-#[derive(Default)]
+/// One request of an operator, or of another Envoy.
 pub struct Admin {
+    serves: Serves,
     endpoint: Endpoint,
     name: Option<String>,
     headers: Vec<(String, Vec<u8>)>,
@@ -74,6 +93,11 @@ pub struct Admin {
 }
 
 impl Admin {
+    /// A request before its headers.
+    pub fn new(serves: Serves) -> Self {
+        Self { serves, endpoint: Endpoint::Other, name: None, headers: Vec::new(), answered: false }
+    }
+
     fn error(&mut self, status: u32, message: &str, more: &[(&str, &str)]) -> Action {
         let body = json!({ "error": { "message": message, "code": status } });
         self.answer(status, JSON, more, body.to_string().as_bytes())
@@ -125,8 +149,26 @@ impl Admin {
                 self.json(explain(&plugin, &path, body, session.as_deref()))
             }
             Endpoint::Push => self.push(&plugin, body),
+            Endpoint::Hello => self.greet(&plugin.vm),
+            Endpoint::Peer => match peers::take_in(&plugin.vm, body) {
+                Ok(()) => self.greet(&plugin.vm),
+                Err(error) => self.error(400, &error.to_string(), &[]),
+            },
             Endpoint::Other | Endpoint::Page | Endpoint::WrongMethod(_) => Action::Continue,
         }
+    }
+
+    /// Tells a peer whom it has reached.
+    fn greet(&mut self, vm: &Vm) -> Action {
+        if vm.teller().is_none() {
+            return self.error(409, "the configuration has no `peers`", &[]);
+        }
+        let Some(Greeting { envoy, address }) = Greeting::own(vm) else {
+            return self.error(503, "the shared store is busy: try again", &[("retry-after", "1")]);
+        };
+        let headers = [(ENVOY_HEADER, envoy.as_str()), (ADDRESS_HEADER, address.as_str())];
+        let said = json!({ "envoy": envoy, "address": address });
+        self.answer(200, JSON, &headers, said.to_string().as_bytes())
     }
 
     fn push(&mut self, plugin: &Plugin, body: &[u8]) -> Action {
@@ -155,6 +197,7 @@ impl Admin {
 fn status(plugin: &Plugin) -> serde_json::Result<Value> {
     backlog::settle(plugin);
     let now = host::now();
+    plugin.vm.look_at_peers(now);
     let stats = &plugin.vm.stats;
     let loaded: Vec<bool> = plugin
         .models
@@ -184,6 +227,7 @@ fn explain(
     session: Option<&[u8]>,
 ) -> serde_json::Result<Value> {
     let now = host::now();
+    plugin.vm.look_at_peers(now);
     let live = plugin.live(now);
     let (Ok(models), Ok(ledger)) = (plugin.models.try_borrow(), plugin.vm.ledger.try_borrow())
     else {
@@ -214,7 +258,7 @@ impl HttpContext for Admin {
             found.map(|(_, value)| value.clone()).unwrap_or_default()
         };
         let path = String::from_utf8_lossy(&header(":path")).into_owned();
-        self.endpoint = Endpoint::of(&header(":method"), &path);
+        self.endpoint = Endpoint::of(self.serves, &header(":method"), &path);
         self.name = query_name(&path);
         match self.endpoint {
             Endpoint::Other => Action::Continue,

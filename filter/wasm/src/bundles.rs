@@ -14,7 +14,7 @@ use warmpath_core::limits::BUNDLE_BYTES_MAX;
 use warmpath_core::metrics::Metric;
 use warmpath_core::model::Model;
 
-use crate::host;
+use crate::host::{self, Callout};
 use crate::vm::Vm;
 
 /// Time for one fetch: 32 MiB over loopback takes a fraction of a second.
@@ -84,7 +84,8 @@ impl Bundles {
                 continue;
             }
             let BundleSource { cluster, authority, path } = &wanted.source;
-            match host::http_get(cluster, authority, path, &[], FETCH_TIMEOUT) {
+            let callout = Callout { cluster, authority, path, more: &[], timeout: FETCH_TIMEOUT };
+            match callout.get() {
                 Some(token) => {
                     self.tokens.insert(token, position);
                     wanted.state = State::Fetching;

@@ -201,22 +201,47 @@ pub fn set_filter_state(name: &str, value: &str) {
     let _ = hostcalls::set_property(vec![name], Some(value.as_bytes()));
 }
 
-/// Starts a GET; `None` when the cluster is unknown.
-pub fn http_get(
-    cluster: &str,
-    authority: &str,
-    path: &str,
-    more: &[(&str, &str)],
-    timeout: Duration,
-) -> Option<u32> {
-    let mut headers = vec![(":method", "GET"), (":path", path), (":authority", authority)];
-    headers.extend_from_slice(more);
-    hostcalls::dispatch_http_call(cluster, headers, None, vec![], timeout).ok()
+/// A request that the filter makes itself.
+pub struct Callout<'a> {
+    /// The cluster that gets it.
+    pub cluster: &'a str,
+    /// Its `:authority`.
+    pub authority: &'a str,
+    /// Its `:path`.
+    pub path: &'a str,
+    /// Further headers.
+    pub more: &'a [(&'a str, &'a str)],
+    /// How long an answer may take.
+    pub timeout: Duration,
+}
+
+impl Callout<'_> {
+    /// Starts it as a GET; `None` when the cluster is unknown.
+    pub fn get(&self) -> Option<u32> {
+        self.start("GET", None)
+    }
+
+    /// Starts it as a POST; `None` when the cluster is unknown.
+    pub fn post(&self, body: &[u8]) -> Option<u32> {
+        self.start("POST", Some(body))
+    }
+
+    fn start(&self, method: &str, body: Option<&[u8]>) -> Option<u32> {
+        let mut headers =
+            vec![(":method", method), (":path", self.path), (":authority", self.authority)];
+        headers.extend_from_slice(self.more);
+        hostcalls::dispatch_http_call(self.cluster, headers, body, vec![], self.timeout).ok()
+    }
 }
 
 /// In the callout's callback: a header of its answer.
 pub fn callout_header(name: &str) -> Option<Vec<u8>> {
     hostcalls::get_map_value_bytes(MapType::HttpCallResponseHeaders, name).ok().flatten()
+}
+
+/// In the callout's callback: a header of its answer, if it is text.
+pub fn callout_header_text(name: &str) -> Option<String> {
+    String::from_utf8(callout_header(name)?).ok()
 }
 
 /// In the callout's callback, and only if the answer has headers: its body.

@@ -4,6 +4,7 @@
 //! - `plugin`: one routing configuration, for its streams and its root context
 //! - `bundles`: fetches the models' bundles by callout, until each is there
 //! - `scrape`: reads the engines' metrics by callout, in one VM
+//! - `peers`: tells other Envoys what this VM does, by callout
 //! - `stream`: one HTTP request, from its headers to its end
 //! - `backlog`: what answers taught, taken in after they have left
 //! - `outcome`: what an answer's head and Envoy's flags say
@@ -31,6 +32,7 @@ mod bundles;
 mod host;
 mod outcome;
 mod path;
+mod peers;
 mod plugin;
 mod root;
 mod scrape;

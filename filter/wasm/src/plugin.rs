@@ -197,6 +197,8 @@ impl Plugin {
         let stats = &self.vm.stats;
         stats.record(Metric::Backends, backends.len() as u64);
         stats.record(Metric::BackendsDown, down as u64);
+        let envoys = self.vm.ledger.try_borrow().map_or(0, |ledger| ledger.peers.envoys);
+        stats.record(Metric::Peers, envoys as u64);
         stats.record(Metric::BlockSizeContradictions, live.contradictions.len() as u64);
         let configured = backends.iter().filter(|it| it.source == Source::Configured);
         for (backend, (_, stats)) in configured.zip(&self.backend_stats) {

@@ -9,10 +9,11 @@ use warmpath_core::config::{Config, Role};
 use warmpath_core::ids::NowMs;
 use warmpath_core::metrics::Metric;
 
-use crate::admin::Admin;
+use crate::admin::{Admin, Serves};
 use crate::backlog;
 use crate::bundles::Bundles;
 use crate::host::{self, HostStore};
+use crate::peers::Teller;
 use crate::plugin::Plugin;
 use crate::scrape::Scraper;
 use crate::stream::Stream;
@@ -31,7 +32,8 @@ const HEARTBEAT_MS: u64 = 1_000;
 #[derive(Default)]
 pub struct Root {
     work: Option<Work>,
-    is_internal: bool,
+    /// What it serves, if it is on an internal listener.
+    serves: Option<Serves>,
 }
 
 /// What the root context of a routing configuration does.
@@ -39,6 +41,7 @@ struct Work {
     plugin: Rc<Plugin>,
     bundles: Bundles,
     scraper: Scraper,
+    teller: Teller,
     /// How often there is work.
     period_ms: u64,
     /// What the timer was set to here.
@@ -55,12 +58,14 @@ impl Work {
         let scraper = Scraper::new(vm.draw().0, host::now());
         let plugin = Rc::new(Plugin::new(config, models, Rc::clone(&vm)));
         vm.register(&plugin);
+        vm.open_to_peers();
         // The first fetch waits for the first tick: while Envoy starts, its clusters are not there yet.
         let period_ms = if bundles.complete() { TICK_MS } else { TICK_LOADING_MS };
         host::set_tick_period(Duration::from_millis(period_ms));
         let (last_work, last_heartbeat) = (NowMs(0), NowMs(0));
         let timer_ms = period_ms;
-        Self { plugin, bundles, scraper, period_ms, timer_ms, last_work, last_heartbeat }
+        let teller = Teller::default();
+        Self { plugin, bundles, scraper, teller, period_ms, timer_ms, last_work, last_heartbeat }
     }
 
     fn tick(&mut self) {
@@ -71,8 +76,10 @@ impl Work {
             self.last_work = now;
             self.work(now);
         }
+        let told_in_ms = self.teller.tell(&self.plugin, self.scraper.is_leader(), now);
         // Requests may have asked for this tick: the next one comes when work is due.
-        let left_ms = self.period_ms.saturating_sub(now.since_ms(self.last_work)).max(1);
+        let left_ms = self.period_ms.saturating_sub(now.since_ms(self.last_work));
+        let left_ms = told_in_ms.map_or(left_ms, |told| told.min(left_ms)).max(1);
         if self.plugin.take_hurry() || left_ms != self.timer_ms {
             self.timer_ms = left_ms;
             host::set_tick_period(Duration::from_millis(left_ms));
@@ -92,6 +99,7 @@ impl Work {
             self.last_heartbeat = now;
             self.heartbeat(&plugin, is_newest, now);
         }
+        plugin.vm.open_to_peers();
         if is_newest {
             self.scraper.scrape(&plugin, &plugin.live(now), now);
         }
@@ -100,14 +108,11 @@ impl Work {
     fn heartbeat(&mut self, plugin: &Plugin, is_newest: bool, now: NowMs) {
         plugin.watch_parity(now);
         let stats = &plugin.vm.stats;
-        let totals = {
-            let Ok(mut ledger) = plugin.vm.ledger.try_borrow_mut() else { return };
-            if ledger.heartbeat(&HostStore, now).is_err() {
-                stats.add(Metric::StoreUpdatesLost, 1);
-            }
-            ledger.totals(&HostStore, now)
-        };
-        if let Ok(totals) = totals {
+        let beat = plugin.vm.ledger.try_borrow_mut().map(|mut it| it.heartbeat(&HostStore, now));
+        if matches!(beat, Ok(Err(_))) {
+            stats.add(Metric::StoreUpdatesLost, 1);
+        }
+        if let Some(totals) = plugin.vm.totals(now) {
             let in_flight = totals.loads.values().map(|load| u64::from(load.running)).sum();
             stats.record(Metric::InFlight, in_flight);
             let live = plugin.live(now);
@@ -119,7 +124,9 @@ impl Work {
 
     fn answered(&mut self, token: u32, has_headers: bool, body_bytes: usize) {
         let plugin = &self.plugin;
-        if self.scraper.answered(plugin, token, has_headers, body_bytes, host::now()) {
+        if self.scraper.answered(plugin, token, has_headers, body_bytes, host::now())
+            || self.teller.answered(plugin, token, has_headers)
+        {
             return;
         }
         let answered = self.bundles.answered(token, has_headers, body_bytes, &plugin.vm);
@@ -164,7 +171,8 @@ impl RootContext for Root {
     fn on_configure(&mut self, plugin_configuration_size: usize) -> bool {
         let json = host::plugin_configuration(plugin_configuration_size);
         match Role::parse(&json) {
-            Ok(Role::Internal) => self.is_internal = true,
+            Ok(Role::Internal { is_for_peers: true }) => self.serves = Some(Serves::Peers),
+            Ok(Role::Internal { is_for_peers: false }) => self.serves = Some(Serves::Everything),
             Ok(Role::Router(config)) => self.work = Some(Work::new(*config)),
             Err(error) => {
                 log::error!("warmpath: configuration refused: {error}");
@@ -181,8 +189,8 @@ impl RootContext for Root {
     }
 
     fn create_http_context(&self, _context_id: u32) -> Option<Box<dyn HttpContext>> {
-        if self.is_internal {
-            return Some(Box::new(Admin::default()));
+        if let Some(serves) = self.serves {
+            return Some(Box::new(Admin::new(serves)));
         }
         let work = self.work.as_ref()?;
         Some(Box::new(Stream::new(Rc::clone(&work.plugin))))

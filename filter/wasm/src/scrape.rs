@@ -19,7 +19,7 @@ use warmpath_core::reported;
 use warmpath_core::signals::parse_metrics;
 use warmpath_core::turn::Turn;
 
-use crate::host::{self, HostStore};
+use crate::host::{self, Callout, HostStore};
 use crate::plugin::Plugin;
 use crate::stream::ENDPOINT_HEADER;
 
@@ -78,6 +78,11 @@ impl Scraper {
         }
         self.warn(live);
         true
+    }
+
+    /// Whether this VM does what only one must do.
+    pub fn is_leader(&self) -> bool {
+        self.is_leader
     }
 
     /// Starts the readings that are due.
@@ -158,14 +163,12 @@ impl Scraper {
             return false;
         }
         let text = host::callout_body(body_bytes).unwrap_or_default();
-        let totals = plugin.vm.ledger.try_borrow().ok();
-        let totals = totals.and_then(|ledger| ledger.totals(&HostStore, now).ok());
-        let Some(totals) = totals else { return false };
+        let Some(totals) = plugin.vm.totals(now) else { return false };
         let mut is_read = false;
         for engine in engines_of(live, backend) {
             let Ok(report) = parse_metrics(&text, engine.data_parallel) else { continue };
             is_read = true;
-            let own = totals.load(engine.id);
+            let own = totals.load_with_peers(engine.id);
             match reported::record(&HostStore, &plugin.config.name, engine.id, &report, own, now) {
                 Ok(true) => {
                     plugin.vm.stats.add(Metric::BackendRestarts, 1);
@@ -213,15 +216,16 @@ fn engines_of(live: &Live, id: BackendId) -> impl Iterator<Item = &Backend> {
 fn start(scrape: &Scrape, config: &Config, backend: &Arc<Backend>) -> Option<u32> {
     let timeout = Duration::from_millis(scrape.timeout_ms.into());
     let (cluster, address) = (backend.cluster.as_deref(), backend.address.as_deref());
+    let path = &scrape.path;
     match (cluster, &config.endpoint_cluster) {
         (Some(cluster), _) => {
             let authority = address.unwrap_or(cluster);
-            host::http_get(cluster, authority, &scrape.path, &[], timeout)
+            Callout { cluster, authority, path, more: &[], timeout }.get()
         }
         (None, Some(cluster)) => {
-            let address = address?;
-            let named = [(ENDPOINT_HEADER, address)];
-            host::http_get(cluster, address, &scrape.path, &named, timeout)
+            let authority = address?;
+            let more = &[(ENDPOINT_HEADER, authority)];
+            Callout { cluster, authority, path, more, timeout }.get()
         }
         (None, None) => None,
     }

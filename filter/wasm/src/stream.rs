@@ -182,6 +182,9 @@ impl Stream {
         let now = started.ms();
         let live = plugin.live(now);
         let explorer = plugin.explorer.try_borrow().map(|it| *it).unwrap_or_default();
+        if ledger.look_at_peers(&HostStore, now).is_err() {
+            plugin.vm.stats.add(Metric::StoreUpdatesLost, 1);
+        }
         let store = View::new(&HostStore);
         let router = Router {
             config: &live.config,
@@ -209,6 +212,9 @@ impl Stream {
         let mut writer = Writer { config: &live.config, store: &store, ledger: &mut ledger, now };
         let (dispatched, written) = writer.dispatch(decision);
         plugin.vm.stats.written(written);
+        if ledger.outbox.is_some() {
+            plugin.settle_soon();
+        }
         self.dispatched = Some(dispatched);
     }
 

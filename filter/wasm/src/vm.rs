@@ -8,16 +8,21 @@ use std::hash::{BuildHasher, RandomState};
 use std::rc::{Rc, Weak};
 
 use warmpath_core::config::BundleSource;
-use warmpath_core::load::Ledger;
+use warmpath_core::ids::NowMs;
+use warmpath_core::load::{Ledger, Totals};
+use warmpath_core::metrics::Metric;
 use warmpath_core::model::Model;
+use warmpath_core::peers;
 
 use crate::backlog::Ended;
-use crate::host;
+use crate::host::{self, HostStore};
 use crate::plugin::Plugin;
 use crate::stats::Stats;
 
 /// The VM's state.
 pub struct Vm {
+    /// Tells it from all other VMs.
+    nonce: u64,
     /// Requests in flight, by backend.
     pub ledger: RefCell<Ledger>,
     /// Loaded models and their bundles. They live as long as a routing configuration has them: a VM's
@@ -54,6 +59,7 @@ impl Vm {
         let mut rng = fastrand::Rng::with_seed(nonce);
         let turn = rng.u64(..);
         Self {
+            nonce,
             ledger: RefCell::new(Ledger::new(nonce)),
             models: RefCell::default(),
             stats: Stats::define(),
@@ -61,6 +67,38 @@ impl Vm {
             ended: RefCell::default(),
             dice: RefCell::new(Dice { rng, turn }),
         }
+    }
+
+    /// What all live VMs and the peers have in flight; `None` while the ledger is in use, or the host fails.
+    pub fn totals(&self, now: NowMs) -> Option<Totals> {
+        self.look_at_peers(now);
+        self.ledger.try_borrow().ok()?.totals(&HostStore, now).ok()
+    }
+
+    /// Looks at what peers have in flight.
+    pub fn look_at_peers(&self, now: NowMs) {
+        let looked = self.ledger.try_borrow_mut().map(|mut it| it.look_at_peers(&HostStore, now));
+        if matches!(looked, Ok(Err(_))) {
+            self.stats.add(Metric::StoreUpdatesLost, 1);
+        }
+    }
+
+    /// What this Envoy calls itself before its peers; `None` while the host fails.
+    pub fn envoy(&self) -> Option<u64> {
+        peers::envoy_id(&HostStore, self.nonce).ok()
+    }
+
+    /// Notes what peers are to be told, as long as a routing configuration has any.
+    pub fn open_to_peers(&self) {
+        let has_peers = self.teller().is_some();
+        if let Ok(mut ledger) = self.ledger.try_borrow_mut() {
+            ledger.open_to_peers(has_peers);
+        }
+    }
+
+    /// The newest routing configuration that has peers: it is the one that tells them, for all.
+    pub fn teller(&self) -> Option<Rc<Plugin>> {
+        self.living().find(|plugin| plugin.config.peers.is_some())
     }
 
     /// The model of a bundle, if a routing configuration has it loaded.

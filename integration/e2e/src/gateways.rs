@@ -28,6 +28,9 @@ const FOLDERS: [&str; 2] = ["/etc/warmpath/", ".cache/"];
 /// The internal listener's port in the examples.
 const INTERNAL_PORT: u64 = 10001;
 
+/// The cluster of the Envoys that tell each other what they do.
+const PEERS_CLUSTER: &str = "warmpath_peers";
+
 /// An Envoy that an example describes.
 #[derive(Debug, Clone)]
 pub struct Gateway {
@@ -37,13 +40,25 @@ pub struct Gateway {
     pub cluster: String,
     /// Its configuration.
     pub root: Value,
+    /// Where it listens for the other Envoys, and where these do; they cannot reach it where this is left out.
+    pub peers: Option<Peers>,
+}
+
+/// Several Envoys that tell each other what they do.
+#[derive(Debug, Clone)]
+pub struct Peers {
+    /// The port of this one's listener for them.
+    pub port: u16,
+    /// Such listeners of all of them.
+    pub all: Vec<SocketAddr>,
 }
 
 impl Gateway {
     /// `envoy/dns.yaml`, which the examples for Compose and Kubernetes mount.
     pub fn dns() -> Self {
         let root = documents("envoy/dns.yaml").remove(0);
-        Self { listener: "public".to_owned(), cluster: "engines".to_owned(), root }
+        let (listener, cluster) = ("public".to_owned(), "engines".to_owned());
+        Self { listener, cluster, root, peers: None }
     }
 
     /// `examples/own-machines`.
@@ -91,9 +106,17 @@ impl Gateway {
         let cluster = clusters.iter_mut().find(|cluster| cluster["name"] == *self.cluster);
         cluster.expect("the engines' cluster")["load_assignment"]["endpoints"] =
             json!([{"lb_endpoints": hosts}]);
+        if let Some(cluster) = clusters.iter_mut().find(|one| one["name"] == PEERS_CLUSTER) {
+            let all = self.peers.iter().flat_map(|peers| &peers.all);
+            let hosts: Vec<Value> = all.map(|peer| endpoint(*peer)).collect();
+            cluster["load_assignment"]["endpoints"] = json!([{"lb_endpoints": hosts}]);
+        }
         for listener in root["static_resources"]["listeners"].as_array_mut().expect("listeners") {
             // Two Envoys must never share a port by chance: the second is to fail, and be started anew.
             listener["enable_reuse_port"] = json!(false);
+            if let (Some(peers), true) = (&self.peers, listener["name"] == "peers") {
+                listener["address"]["socket_address"]["port_value"] = json!(peers.port);
+            }
         }
         root
     }

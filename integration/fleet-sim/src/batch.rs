@@ -59,6 +59,7 @@ impl Job {
             slow_backends: scenario.slow_backends,
             told_kv_tokens: scenario.told_kv_tokens,
             envoys: scenario.envoys,
+            told_every: scenario.told_every,
             workers: scenario.workers,
             arm: self.arm,
             seed: self.seed,

@@ -2,6 +2,7 @@
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ahash::AHashMap;
 use warmpath_core::answer::Usage;
@@ -9,6 +10,7 @@ use warmpath_core::config::{Config, ConfigError};
 use warmpath_core::dispatch::{Dispatched, Outcome, Verdict, Writer};
 use warmpath_core::ids::{BackendId, BackendIndex, NowMs};
 use warmpath_core::load::Ledger;
+use warmpath_core::peers::{self, Message};
 use warmpath_core::reported::NOTHING;
 use warmpath_core::route::{Decision, Router, TokenizedPrompt};
 use warmpath_core::score::Match;
@@ -16,11 +18,14 @@ use warmpath_core::store::{MemoryStore, StoreError};
 use warmpath_engine_sim::model::SimTime;
 
 use crate::arm::Arm;
-use crate::fleet::FleetSpec;
+use crate::fleet::{FleetError, FleetSpec};
 use crate::text::{self, mix};
 
 /// The wall clock at the start of a simulation: any time after the epoch, for ages reckon back.
 const START_MS: u64 = 1_700_000_000_000;
+
+/// How long what an Envoy did waits before it tells its peers: the filter's next tick, and the way.
+const TELLING_DELAY: Duration = Duration::from_millis(6);
 
 /// The moment as the core sees it.
 #[must_use]
@@ -58,6 +63,9 @@ struct Vm {
     ledger: Ledger,
     turn: u64,
     seed: u64,
+    /// When it tells its peers what it did; `None` while it did nothing.
+    tells_at: Option<SimTime>,
+    told_at: SimTime,
 }
 
 /// One Envoy.
@@ -66,6 +74,7 @@ pub struct Envoy {
     config: Arc<Config>,
     store: MemoryStore,
     vms: Vec<Vm>,
+    told_every: Option<Duration>,
 }
 
 /// A request that left an Envoy.
@@ -101,10 +110,60 @@ impl Envoy {
         let vms = (0..workers as u64)
             .map(|index| {
                 let seed = mix(seed ^ mix(index));
-                Vm { ledger: Ledger::new(seed | 1), turn: 0, seed }
+                let ledger = Ledger::new(seed | 1);
+                Vm { ledger, turn: 0, seed, tells_at: None, told_at: SimTime::ZERO }
             })
             .collect();
-        Self { arm, config, store: MemoryStore::default(), vms }
+        Self { arm, config, store: MemoryStore::default(), vms, told_every: None }
+    }
+
+    /// Makes it note what peers are to be told, at most once in `every`.
+    pub fn open_to_peers(&mut self, every: Duration) {
+        self.told_every = Some(every);
+        for vm in &mut self.vms {
+            vm.ledger.open_to_peers(true);
+        }
+    }
+
+    /// When it next has something to tell.
+    #[must_use]
+    pub fn tells_at(&self) -> Option<SimTime> {
+        self.vms.iter().filter_map(|vm| vm.tells_at).min()
+    }
+
+    fn has_news(&mut self, vm: usize, at: SimTime) {
+        let Some(every) = self.told_every else { return };
+        let vm = &mut self.vms[vm];
+        let soonest = (at + TELLING_DELAY).max(vm.told_at + every);
+        vm.tells_at.get_or_insert(soonest);
+    }
+
+    /// What its VMs have to tell by then, a message each that has news.
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub fn messages(&mut self, at: SimTime) -> Result<Vec<Vec<u8>>, StoreError> {
+        let now = core_now(at);
+        let mut messages = Vec::new();
+        for vm in self.vms.iter_mut().filter(|vm| vm.tells_at.is_some_and(|due| due <= at)) {
+            (vm.tells_at, vm.told_at) = (None, at);
+            let envoy = peers::envoy_id(&self.store, vm.seed | 1)?;
+            messages.extend(vm.ledger.message(envoy, now));
+        }
+        Ok(messages)
+    }
+
+    /// Takes in a peer's message, on any worker.
+    ///
+    /// # Errors
+    /// When it is not understood, or the store fails.
+    pub fn hear(&mut self, at: SimTime, message: &[u8]) -> Result<(), FleetError> {
+        let (message, _) = Message::decode(message)?;
+        if peers::loads::record(&self.store, &message, core_now(at))? {
+            let vm = (message.vm % self.vms.len() as u64) as usize;
+            self.writer(vm, core_now(at)).take_in(&[], message.events);
+        }
+        Ok(())
     }
 
     /// How many worker VMs it has.
@@ -127,6 +186,7 @@ impl Envoy {
         let now = core_now(at);
         let vm = &mut self.vms[vm_index];
         vm.turn += 1;
+        vm.ledger.look_at_peers(&self.store, now)?;
         let router = Router {
             config: &self.config,
             models: &[],
@@ -157,6 +217,7 @@ impl Envoy {
         let (backend, predicted_cached_tokens) = (pick.order[0], pick.prompt.cached_tokens);
         let downgraded = pick.downgraded;
         let (dispatched, _) = self.writer(vm_index, now).dispatch(decision);
+        self.has_news(vm_index, at);
         Ok(Sent { backend, predicted_cached_tokens, downgraded, reason, vm: vm_index, dispatched })
     }
 
@@ -165,13 +226,16 @@ impl Envoy {
         let mut writer = self.writer(sent.vm, core_now(at));
         writer.first_byte(&mut sent.dispatched, true);
         writer.settle();
+        self.has_news(sent.vm, at);
     }
 
     /// The answer is complete.
     pub fn finish(&mut self, at: SimTime, sent: Sent, usage: Usage) -> Option<Verdict> {
-        let mut writer = self.writer(sent.vm, core_now(at));
+        let vm = sent.vm;
+        let mut writer = self.writer(vm, core_now(at));
         let (_, verdict) = writer.finish(sent.dispatched, Outcome::Answered, Some(usage));
         writer.settle();
+        self.has_news(vm, at);
         verdict
     }
 
@@ -180,6 +244,9 @@ impl Envoy {
     /// # Errors
     /// When the store fails.
     pub fn heartbeat(&mut self, at: SimTime) -> Result<(), StoreError> {
+        for vm in 0..self.vms.len() {
+            self.has_news(vm, at);
+        }
         for vm in &mut self.vms {
             vm.ledger.heartbeat(&self.store, core_now(at))?;
         }

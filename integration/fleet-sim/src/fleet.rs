@@ -15,6 +15,7 @@ use warmpath_core::answer::Usage;
 use warmpath_core::config::{Config, ConfigError};
 use warmpath_core::ids::BlockHash;
 use warmpath_core::metrics::Reason;
+use warmpath_core::peers::message::MessageError;
 use warmpath_core::route::TokenizedPrompt;
 use warmpath_core::score::Match;
 use warmpath_core::store::StoreError;
@@ -44,6 +45,8 @@ pub struct FleetSpec {
     pub told_kv_tokens: Option<u32>,
     /// How many Envoys; requests are spread over them at random.
     pub envoys: usize,
+    /// How often Envoys tell each other what they do; `None` if never.
+    pub told_every: Option<Duration>,
     /// Worker VMs in each.
     pub workers: usize,
     /// How requests are routed.
@@ -102,6 +105,9 @@ pub enum FleetError {
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// An Envoy did not understand another.
+    #[error(transparent)]
+    Message(#[from] MessageError),
     /// An engine refused a request for another reason than its length.
     #[error(transparent)]
     Submit(#[from] SubmitError),
@@ -166,6 +172,9 @@ pub fn run(spec: &FleetSpec, workload: &mut dyn Workload) -> Result<Run, FleetEr
             }
             heartbeat_at = heartbeat_at + HEARTBEAT;
         }
+        while let Some((due, teller)) = fleet.next_telling().filter(|(due, _)| *due <= now) {
+            fleet.tell(due, teller)?;
+        }
         // What arrives when a step ends takes part in the next one.
         if next_arrival == Some(now) {
             if let Some(Reverse((_, id))) = fleet.arrivals.pop() {
@@ -197,7 +206,12 @@ impl<'a> Fleet<'a> {
             .collect::<Result<Vec<_>, ProfileError>>()?;
         let envoys = (0..spec.envoys as u64)
             .map(|index| {
-                Envoy::new(spec.arm, Arc::clone(&config), spec.workers, mix(spec.seed ^ mix(index)))
+                let seed = mix(spec.seed ^ mix(index));
+                let mut envoy = Envoy::new(spec.arm, Arc::clone(&config), spec.workers, seed);
+                if let Some(every) = spec.told_every {
+                    envoy.open_to_peers(every);
+                }
+                envoy
             })
             .collect();
         Ok(Self {
@@ -214,6 +228,22 @@ impl<'a> Fleet<'a> {
             next_id: 0,
             run: Run { arm: spec.arm, records: Vec::new(), refused: 0, engines: Vec::new() },
         })
+    }
+
+    /// When and which Envoy next tells the others something.
+    fn next_telling(&self) -> Option<(SimTime, usize)> {
+        let due = |(index, envoy): (usize, &Envoy)| envoy.tells_at().map(|due| (due, index));
+        self.envoys.iter().enumerate().filter_map(due).min()
+    }
+
+    /// An Envoy tells all others what it did since the last time.
+    fn tell(&mut self, at: SimTime, teller: usize) -> Result<(), FleetError> {
+        for message in self.envoys[teller].messages(at)? {
+            for hearer in (0..self.envoys.len()).filter(|hearer| *hearer != teller) {
+                self.envoys[hearer].hear(at, &message)?;
+            }
+        }
+        Ok(())
     }
 
     fn expect(&mut self, arrival: Arrival) {

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use clap::{Args, Parser, Subcommand};
 use warmpath_core::config::Policy;
@@ -55,6 +55,9 @@ struct RunArgs {
     /// Envoys, instead of the workload's own number.
     #[arg(long)]
     envoys: Option<usize>,
+    /// Milliseconds between two messages of an Envoy to its peers; without it they tell each other nothing.
+    #[arg(long)]
+    told_every_ms: Option<u64>,
     /// Worker VMs in each Envoy.
     #[arg(long)]
     workers: Option<usize>,
@@ -144,6 +147,7 @@ fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         .ok_or_else(|| format!("no workload is called {:?}; see `list`", args.workload))?;
     scenario.backends = args.backends.unwrap_or(scenario.backends);
     scenario.envoys = args.envoys.unwrap_or(scenario.envoys).max(1);
+    scenario.told_every = args.told_every_ms.map(|ms| Duration::from_millis(ms.max(1)));
     scenario.workers = args.workers.unwrap_or(scenario.workers).max(1);
     let jobs = args
         .policy

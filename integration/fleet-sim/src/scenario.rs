@@ -1,6 +1,7 @@
 //! Scenarios: a fleet and its traffic under one name.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use warmpath_engine_sim::model::{Profile, ProfileError};
 
@@ -46,6 +47,8 @@ pub struct Scenario {
     pub told_kv_tokens: Option<u32>,
     /// How many Envoys.
     pub envoys: usize,
+    /// How often Envoys tell each other what they do; `None` if never.
+    pub told_every: Option<Duration>,
     /// Worker VMs in each.
     pub workers: usize,
     /// What the users do.
@@ -63,6 +66,7 @@ impl Scenario {
             slow_backends: 0,
             told_kv_tokens: Some(profile.kv_tokens),
             envoys: 1,
+            told_every: None,
             workers: 2,
             traffic,
         }
@@ -206,8 +210,60 @@ impl Sweep {
     }
 }
 
-/// Numbers of Envoys of the sweep over them.
-pub const SWEEP_ENVOYS: [usize; 3] = [1, 2, 4];
+/// Traffic before which there are one or several Envoys.
+pub const SHARED_TRAFFIC: [&str; 3] = ["8b-churn", "13b-evicting", "8b-unique"];
+
+/// Numbers of Envoys where there are several.
+pub const ENVOYS: [usize; 3] = [2, 4, 8];
+
+/// How often they tell each other what they do: the filter's default.
+const TOLD_EVERY: Duration = Duration::from_millis(50);
+
+/// The Envoys before a fleet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Envoys {
+    /// One.
+    One,
+    /// Several that tell each other what they do.
+    Peers(usize),
+    /// Several that tell each other nothing.
+    Strangers(usize),
+}
+
+impl Envoys {
+    /// One, and each number of them.
+    #[must_use]
+    pub fn all() -> Vec<Self> {
+        let several =
+            ENVOYS.into_iter().flat_map(|count| [Self::Strangers(count), Self::Peers(count)]);
+        std::iter::once(Self::One).chain(several).collect()
+    }
+
+    /// The name of the scenario with this traffic.
+    #[must_use]
+    pub fn scenario(self, traffic: &str) -> String {
+        match self {
+            Self::One => format!("{traffic}-1-envoy"),
+            Self::Peers(count) => format!("{traffic}-{count}-peers"),
+            Self::Strangers(count) => format!("{traffic}-{count}-strangers"),
+        }
+    }
+
+    /// Whether a scenario of this name is one of these.
+    #[must_use]
+    pub fn are_in(name: &str) -> bool {
+        ["-1-envoy", "-peers", "-strangers"].iter().any(|end| name.ends_with(end))
+    }
+
+    fn before(self, traffic: &Scenario) -> Scenario {
+        let (envoys, told_every) = match self {
+            Self::One => (1, None),
+            Self::Peers(count) => (count, Some(TOLD_EVERY)),
+            Self::Strangers(count) => (count, None),
+        };
+        Scenario { name: self.scenario(&traffic.name), envoys, told_every, ..traffic.clone() }
+    }
+}
 
 /// Directory of the committed traces.
 #[must_use]
@@ -298,11 +354,11 @@ fn traces(profile: &Profile) -> Vec<Scenario> {
 
 /// What the core is not told, or told wrongly.
 fn variations(p8: &Profile, p8_small: &Profile, p13: &Profile) -> Vec<Scenario> {
-    let unique = Traffic::Open(OpenSpec { rate_per_s: 6.0, ..UNIQUE });
+    let slow_unique = Traffic::Open(OpenSpec { rate_per_s: 6.0, ..UNIQUE });
     let churn = Traffic::Stress(StressSpec { users: 40, ..CHURN });
     let evicting = Traffic::Stress(StressSpec { users: 20, duration_s: 900.0, ..EVICTING });
     let mut all = vec![
-        Scenario { slow_backends: 4, ..Scenario::new("8b-uneven-unique", p8, 8, unique) },
+        Scenario { slow_backends: 4, ..Scenario::new("8b-uneven-unique", p8, 8, slow_unique) },
         Scenario {
             slow_backends: 4,
             ..Scenario::new("8b-uneven-churn", p8_small, 8, churn.clone())
@@ -316,10 +372,12 @@ fn variations(p8: &Profile, p8_small: &Profile, p13: &Profile) -> Vec<Scenario> 
         let scenario = Scenario::new(name, p13, 8, evicting.clone());
         all.push(Scenario { told_kv_tokens, ..scenario });
     }
-    for envoys in SWEEP_ENVOYS {
-        let scenario =
-            Scenario::new(&format!("8b-churn-{envoys}-envoys"), p8_small, 8, churn.clone());
-        all.push(Scenario { envoys, ..scenario });
+    let unique = Traffic::Open(UNIQUE);
+    for (name, profile, traffic) in
+        [("8b-churn", p8_small, churn), ("13b-evicting", p13, evicting), ("8b-unique", p8, unique)]
+    {
+        let traffic = Scenario::new(name, profile, 8, traffic);
+        all.extend(Envoys::all().into_iter().map(|envoys| envoys.before(&traffic)));
     }
     all
 }

@@ -384,8 +384,11 @@ mod tests {
             !["type", "dns_refresh_rate", "load_assignment"].contains(&&**field)
         });
         let resources = &mut bootstrap.root["static_resources"];
-        resources["listeners"].as_array_mut().unwrap().retain(|one| one["name"] != "metrics");
-        resources["clusters"].as_array_mut().unwrap().retain(|one| one["name"] != "admin");
+        let others = ["metrics", "admin", "peers", "warmpath_peers"];
+        for part in ["listeners", "clusters"] {
+            let listed = resources[part].as_array_mut().unwrap();
+            listed.retain(|one| !others.contains(&name_of(one)));
+        }
         bootstrap.root
     }
 

@@ -11,8 +11,8 @@ use serde_json::{Map, Value};
 #[cfg(feature = "schema")]
 use super::check::{
     AUTHORITY_DEFAULT, BLOCK_SIZE_TOKENS_DEFAULT, BLOCK_SIZE_TOKENS_MAX, DATA_PARALLEL_MAX,
-    DRAIN_S_MAX, NAME_DEFAULT, SCRAPE_INTERVAL_MS_DEFAULT, SCRAPE_PATH_DEFAULT,
-    SCRAPE_TIMEOUT_MS_DEFAULT,
+    DRAIN_S_MAX, NAME_DEFAULT, PEER_INTERVAL_MS_DEFAULT, SCRAPE_INTERVAL_MS_DEFAULT,
+    SCRAPE_PATH_DEFAULT, SCRAPE_TIMEOUT_MS_DEFAULT,
 };
 #[cfg(feature = "schema")]
 use super::schema::{
@@ -22,8 +22,8 @@ use super::{Engine, Policy, StreamedUsage};
 #[cfg(feature = "schema")]
 use crate::limits::{
     ADAPTERS_MAX, BACKENDS_MAX, BODY_BYTES_MAX_CEILING, BODY_BYTES_MAX_DEFAULT,
-    INDEX_BUCKETS_CEILING, INDEX_BUCKETS_DEFAULT, MODELS_MAX, NAME_BYTES_MAX, SCRAPE_MS_MAX,
-    SCRAPE_MS_MIN,
+    INDEX_BUCKETS_CEILING, INDEX_BUCKETS_DEFAULT, MODELS_MAX, NAME_BYTES_MAX, PEER_MS_MAX,
+    PEER_MS_MIN, SCRAPE_MS_MAX, SCRAPE_MS_MIN,
 };
 
 /// The filter's configuration on a listener whose requests it routes.
@@ -77,6 +77,9 @@ pub struct RawConfig {
     /// from clients that did not ask for it themselves.
     #[serde(default = "on")]
     pub load_reports: bool,
+    /// Other Envoys before the same engines, with which what is known of caches and load is shared.
+    #[serde(default)]
+    pub peers: Option<RawPeers>,
     /// Where each decision is shown.
     #[serde(default)]
     pub decisions: RawDecisions,
@@ -100,10 +103,31 @@ pub struct RawConfig {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Internal"))]
 pub struct RawInternal {
     /// `true`: this listener serves `/_warmpath/status`, `/_warmpath/explain/...` and
-    /// `/_warmpath/backends` instead of routing. The field stands alone.
+    /// `/_warmpath/backends` instead of routing.
     #[allow(dead_code, reason = "its presence says it all")]
     #[cfg_attr(feature = "schema", schemars(extend("const" = true)))]
     pub internal: bool,
+    /// Serves only `/_warmpath/peers`, through which other Envoys tell what they do: for a listener that they
+    /// can reach.
+    #[serde(default)]
+    pub peers_only: bool,
+}
+
+/// Other Envoys before the same engines. Give them all the same configuration.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Peers"))]
+pub struct RawPeers {
+    /// Cluster with the load-balancing policy `override_host` whose hosts are the listeners of all of them that
+    /// serve `/_warmpath/peers`; this Envoy's own may be among them. Each must have the address at which it
+    /// listens.
+    #[cfg_attr(feature = "schema", schemars(length(min = 1, max = NAME_BYTES_MAX)))]
+    pub cluster: String,
+    /// Least time between two messages of one worker to one of them, in milliseconds. What happens after a
+    /// pause is told at once.
+    #[serde(default)]
+    #[cfg_attr(feature = "schema", schemars(range(min = PEER_MS_MIN, max = PEER_MS_MAX), extend("default" = PEER_INTERVAL_MS_DEFAULT)))]
+    pub interval_ms: Option<u32>,
 }
 
 /// Whether and how the engines' metrics are read.

@@ -52,6 +52,15 @@ pub struct Path {
 }
 
 impl Path {
+    /// It with no other holder than `backend`.
+    #[must_use]
+    pub fn held_by(mut self, backend: BackendId) -> Self {
+        for segment in &mut self.segments {
+            segment.holders.retain(|holder| holder.backend == backend);
+        }
+        self
+    }
+
     /// The part of it that is the prompt's first `blocks` blocks.
     #[must_use]
     pub fn leading(&self, blocks: usize) -> Self {
@@ -106,6 +115,8 @@ pub struct Entered {
     pub added_blocks: usize,
     /// Blocks that went to make room.
     pub evicted_blocks: usize,
+    /// Nodes that were written.
+    pub written_nodes: usize,
     /// Updates lost to races or to the host; each costs a later match, nothing else.
     pub lost_updates: usize,
 }
@@ -215,6 +226,7 @@ impl Index {
             entered.lost_updates += 1;
             return;
         }
+        entered.written_nodes += 1;
         entered.added_blocks += done.added_blocks;
         entered.evicted_blocks += evicted;
         let Upserted { depth_before, retained_before, .. } = done;

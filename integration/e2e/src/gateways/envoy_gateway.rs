@@ -39,7 +39,7 @@ pub fn gateway() -> Gateway {
     for patch in patches["jsonPatches"].as_array().expect("patches") {
         apply(&mut root["static_resources"], patch);
     }
-    Gateway { listener, cluster, root }
+    Gateway { listener, cluster, root, peers: None }
 }
 
 /// The policy of a kind. It must be for the only object of the kind `target`.

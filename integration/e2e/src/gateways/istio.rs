@@ -23,7 +23,7 @@ pub fn gateway() -> Gateway {
         assert_eq!(patch["match"]["context"], "GATEWAY");
         apply(&mut root["static_resources"], patch);
     }
-    Gateway { listener: "0.0.0.0_80".to_owned(), cluster, root }
+    Gateway { listener: "0.0.0.0_80".to_owned(), cluster, root, peers: None }
 }
 
 fn apply(resources: &mut Value, patch: &Value) {

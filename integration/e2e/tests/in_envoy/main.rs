@@ -14,6 +14,7 @@ mod failures;
 mod metrics;
 mod page;
 mod parity;
+mod peers;
 mod policies;
 mod ranks;
 mod resilience;

@@ -7,7 +7,7 @@ use warmpath_core::config::Policy;
 
 use super::{Figure, Results, mean};
 use crate::arm::Arm;
-use crate::scenario::{SWEEP_KV_TOKENS, SWEEPS};
+use crate::scenario::{ENVOYS, Envoys, SWEEP_KV_TOKENS, SWEEPS};
 
 const ROUND_ROBIN: Arm = Arm::Policy(Policy::RoundRobin);
 const LEAST_REQUEST: Arm = Arm::Policy(Policy::LeastRequest);
@@ -115,11 +115,24 @@ impl Judge<'_> {
         sense: Sense,
         bound: f64,
     ) {
+        let what = format!("{what} over that of {}", other.name());
+        self.ratio_to(scenario, (&what, figure), (scenario, other), sense, bound);
+    }
+
+    /// The product's figure over that of an arm in another scenario with the same requests.
+    fn ratio_to(
+        &mut self,
+        scenario: &str,
+        (what, figure): (&str, Figure),
+        (other_scenario, other): (&str, Arm),
+        sense: Sense,
+        bound: f64,
+    ) {
         let ours = self.results.each(scenario, PRODUCT, figure);
-        let theirs = self.results.each(scenario, other, figure);
+        let theirs = self.results.each(other_scenario, other, figure);
         self.checks.push(Check {
             scenario: scenario.to_owned(),
-            what: format!("{what} over that of {}", other.name()),
+            what: what.to_owned(),
             values: ours.iter().zip(&theirs).map(|(ours, theirs)| ours / theirs).collect(),
             sense,
             bound,
@@ -147,6 +160,7 @@ pub fn all(results: &Results) -> Vec<Group> {
         sizes(&mut judge),
         unique(&mut judge),
         burst(&mut judge),
+        envoys(&mut judge),
     ]
 }
 
@@ -287,6 +301,30 @@ fn burst(judge: &mut Judge<'_>) -> Group {
         judge.ratio(name, ("P99 TTFT", P99), LEAST_REQUEST, Sense::AtMost, 1.0);
     }
     judge.group("A hundred identical new prompts at once")
+}
+
+/// Where prefixes pay, eight Envoys are to do as one does; where nothing is shared, no worse than several that
+/// balance each for itself.
+fn envoys(judge: &mut Judge<'_>) -> Group {
+    for peers in ENVOYS.map(Envoys::Peers) {
+        for traffic in ["8b-churn", "13b-evicting"] {
+            let (name, one) = (peers.scenario(traffic), Envoys::One.scenario(traffic));
+            let cached = ("cached share over that of one Envoy", CACHED);
+            judge.ratio_to(&name, cached, (&one, PRODUCT), Sense::AtLeast, 0.95);
+            let p99 = ("P99 TTFT over that of one Envoy", P99);
+            judge.ratio_to(&name, p99, (&one, PRODUCT), Sense::AtMost, 1.15);
+        }
+    }
+    for count in ENVOYS {
+        let name = Envoys::Peers(count).scenario("8b-unique");
+        let strangers = Envoys::Strangers(count).scenario("8b-unique");
+        for (what, figure) in [("P50 TTFT", P50), ("P99 TTFT", P99)] {
+            let what = format!("{what} over that of least_request");
+            let other = (strangers.as_str(), LEAST_REQUEST);
+            judge.ratio_to(&name, (&what, figure), other, Sense::AtMost, 1.0);
+        }
+    }
+    judge.group("Several Envoys that tell each other what they do: as one")
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use warmpath_core::config::Policy;
 use crate::arm::{Arm, Term};
 use crate::batch::{self, Job, JobError};
 use crate::measure::Figures;
-use crate::scenario::{Scenario, Sweep};
+use crate::scenario::{Envoys, Scenario, Sweep};
 
 /// The product and what it is held against in every scenario.
 pub const MAIN: [Arm; 6] = [
@@ -60,7 +60,9 @@ pub fn arms(scenario: &Scenario) -> Vec<Arm> {
     let product = Arm::Policy(Policy::KvCost);
     let mut arms = if Sweep::of(name).is_some() || name.starts_with("8b-uneven") {
         vec![least_request, Arm::NoResidency, product]
-    } else if name.starts_with("13b-told") || name.ends_with("-envoys") {
+    } else if name.ends_with("-peers") {
+        vec![product]
+    } else if name.starts_with("13b-told") || Envoys::are_in(name) {
         vec![least_request, product]
     } else {
         MAIN.to_vec()

@@ -9,7 +9,7 @@ use super::checks::{Check, Group, Sense};
 use super::{ABLATED, ABLATIONS, Figure, Results, arms, mean};
 use crate::arm::Arm;
 use crate::measure::Figures;
-use crate::scenario::{SWEEP_ENVOYS, SWEEP_KV_TOKENS, Scenario, Sweep};
+use crate::scenario::{Envoys, SHARED_TRAFFIC, SWEEP_KV_TOKENS, Scenario, Sweep};
 
 /// What a report says of how it came about.
 #[derive(Clone, Debug)]
@@ -77,7 +77,7 @@ pub fn markdown(
 }
 
 fn is_sweep(name: &str) -> bool {
-    Sweep::of(name).is_some() || name.starts_with("13b-told") || name.ends_with("-envoys")
+    Sweep::of(name).is_some() || name.starts_with("13b-told") || Envoys::are_in(name)
 }
 
 fn table(header: &[&str]) -> Table {
@@ -251,7 +251,6 @@ fn memory_table(results: &Results, sweep: Sweep) -> Table {
 
 fn sweeps(results: &Results) -> String {
     let product = Arm::Policy(Policy::KvCost);
-    let least_request = Arm::Policy(Policy::LeastRequest);
     let fixed = memory_table(results, Sweep::Fixed);
     let churn = memory_table(results, Sweep::Churn);
     let mut told = table(&["told", "cached %", "P99 ms", "predicted off %"]);
@@ -263,24 +262,41 @@ fn sweeps(results: &Results) -> String {
             format!("{:.1}", 100.0 * results.mean(name, product, |f| f.prediction_error)),
         ]);
     }
-    let mut envoys =
-        table(&["Envoys", "cached %", "P99 ms", "predicted off %", "least_request P99"]);
-    for count in SWEEP_ENVOYS {
-        let name = format!("8b-churn-{count}-envoys");
-        envoys.add_row([
-            count.to_string(),
-            format!("{:.1}", 100.0 * results.mean(&name, product, |f| f.cached_share)),
-            number(results.mean(&name, product, |f| f.ttft.p99_ms)),
-            format!("{:.1}", 100.0 * results.mean(&name, product, |f| f.prediction_error)),
-            number(results.mean(&name, least_request, |f| f.ttft.p99_ms)),
-        ]);
-    }
+    let envoys = envoys_table(results);
     format!(
         "\n## Memory against the documents asked about\n\n![Residency](evaluation/memory.svg)\n\n\
          ![Downgrades](evaluation/downgrades.svg)\n\n\
          50 documents, 13B, 20 users:\n\n{fixed}\n\n\
          Documents that come and go, 8B, 40 users:\n\n{churn}\n\n\
          ## A capacity that is wrong or unknown\n\n{told}\n\n\
-         ## Several Envoys that tell each other nothing\n\n{envoys}\n"
+         ## Several Envoys before the same engines\n\n\
+         Requests are spread over them at random. Peers tell each other what they do, up to twenty times a \
+         second; strangers do not, and know nothing of each other.\n\n{envoys}\n"
     )
+}
+
+/// One Envoy, peers and strangers, before each kind of traffic.
+fn envoys_table(results: &Results) -> Table {
+    let (product, least_request) = (Arm::Policy(Policy::KvCost), Arm::Policy(Policy::LeastRequest));
+    let header =
+        ["scenario", "cached %", "P50 ms", "P99 ms", "predicted off %", "least_request P99"];
+    let mut envoys = table(&header);
+    for traffic in SHARED_TRAFFIC {
+        for shape in Envoys::all() {
+            let name = shape.scenario(traffic);
+            let balanced = match shape {
+                Envoys::Peers(_) => String::new(),
+                _ => number(results.mean(&name, least_request, |f| f.ttft.p99_ms)),
+            };
+            envoys.add_row([
+                name.clone(),
+                format!("{:.1}", 100.0 * results.mean(&name, product, |f| f.cached_share)),
+                number(results.mean(&name, product, |f| f.ttft.p50_ms)),
+                number(results.mean(&name, product, |f| f.ttft.p99_ms)),
+                format!("{:.1}", 100.0 * results.mean(&name, product, |f| f.prediction_error)),
+                balanced,
+            ]);
+        }
+    }
+    envoys
 }
