@@ -28,7 +28,7 @@ use crate::row::Row;
 #[command(version)]
 struct Options {
     /// Scenarios of the evaluation, separated by commas; stress mixes only.
-    #[arg(long, value_delimiter = ',', default_value = "13b-fitted-20,8b-50-documents")]
+    #[arg(long, value_delimiter = ',', default_value = SCENARIOS)]
     scenarios: Vec<String>,
     /// Seconds of traffic, in the engines' time.
     #[arg(long, default_value_t = 300.0)]
@@ -44,7 +44,16 @@ struct Options {
     page: Option<PathBuf>,
 }
 
-const POLICIES: [Policy; 3] = [Policy::RoundRobin, Policy::LeastRequest, Policy::KvCost];
+/// Two rows with one Envoy, and one with two that do, or do not, tell each other what they do.
+const SCENARIOS: &str = "13b-fitted-20,8b-50-documents,8b-churn-2-strangers,8b-churn-2-peers";
+
+/// The policies under which a scenario is run.
+fn policies(scenario: &Scenario) -> &'static [Policy] {
+    match scenario.envoys {
+        1 => &[Policy::RoundRobin, Policy::LeastRequest, Policy::KvCost],
+        _ => &[Policy::KvCost],
+    }
+}
 
 fn main() -> ExitCode {
     match run(&Options::parse()) {
@@ -61,7 +70,7 @@ fn run(options: &Options) -> anyhow::Result<()> {
     let mut table = table();
     for name in &options.scenarios {
         let scenario = shortened(name, options.seconds)?;
-        for policy in POLICIES {
+        for &policy in policies(&scenario) {
             eprintln!("{name}, {}", Arm::Policy(policy).name());
             let simulated = simulated(&scenario, policy, options.seed)?;
             let run = real::run(&scenario, policy, options.speed, options.seed);
@@ -130,7 +139,8 @@ fn page(options: &Options, table: &Table) -> String {
         workers and the filter, eight simulated engines at {} times their speed. The cached share and the \
         times to first token in Envoy are the engines' own, in engine time; what a busy machine adds to \
         a time is multiplied by the speed. Users ask again when they are answered, so a slower arm has \
-        fewer requests.\n\n\
+        fewer requests. Peers are two Envoys that tell each other what they do; strangers are two that do \
+        not, but in a real Envoy see each other's load in the engines' metrics.\n\n\
         - Command: `warmpath-confirm --seconds {} --speed {} --seed {}`\n\
         - Commit: {}\n- Machine: {}\n\n{table}\n",
         options.seconds,

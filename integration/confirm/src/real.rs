@@ -11,14 +11,16 @@ use serde_json::json;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use warmpath_core::config::Policy;
+use warmpath_core::limits::PEER_MS_MIN;
 use warmpath_engine_sim::model::SimTime;
 use warmpath_fleet::arm::Arm;
 use warmpath_fleet::scenario::Scenario;
 use warmpath_fleet::text;
 use warmpath_fleet::workload::{Arrival, Request};
+use warmpath_harness::envoy::free_port;
 use warmpath_harness::fleet::{Fleet, FleetOptions, Served, ServedFigures};
 use warmpath_harness::http::HttpClient;
-use warmpath_harness::{EnvoyOptions, EnvoyProcess, FilterOptions, Variant};
+use warmpath_harness::{EnvoyOptions, EnvoyProcess, FilterOptions, Peers, Variant};
 
 use crate::row::Row;
 
@@ -43,33 +45,73 @@ pub async fn run(
         model: "demo".to_owned(),
     })
     .await?;
-    let envoy = envoy(scenario, policy, &fleet).await?;
-    let (sent, failed) = drive(scenario, envoy.public(), speed, seed).await?;
+    let envoys = envoys(scenario, policy, &fleet, speed).await?;
+    let targets: Vec<SocketAddr> = envoys.iter().map(EnvoyProcess::public).collect();
+    let (sent, failed) = drive(scenario, &targets, speed, seed).await?;
     let row = row(&fleet.served().await?, failed);
     anyhow::ensure!(row.requests + failed == sent, "{sent} sent, {row:?}");
     Ok(row)
 }
 
-async fn envoy(scenario: &Scenario, policy: Policy, fleet: &Fleet) -> anyhow::Result<EnvoyProcess> {
-    let mut filter = FilterOptions::built(Arm::Policy(policy).name())?;
-    filter.config_patch = json!({"kv_capacity_tokens": scenario.told_kv_tokens});
-    let mut options = EnvoyOptions::with_filter(Variant::OverrideHost, fleet.addresses(), filter);
-    options.concurrency = scenario.workers.try_into()?;
-    EnvoyProcess::start(&options).await.context("Envoy did not start")
+async fn envoys(
+    scenario: &Scenario,
+    policy: Policy,
+    fleet: &Fleet,
+    speed: f64,
+) -> anyhow::Result<Vec<EnvoyProcess>> {
+    let listener = |_| Ok(SocketAddr::from(([127, 0, 0, 1], free_port()?)));
+    let all = (0..scenario.envoys).map(listener).collect::<anyhow::Result<Vec<_>>>()?;
+    let mut envoys = Vec::new();
+    for listener in &all {
+        let mut filter = FilterOptions::built(Arm::Policy(policy).name())?;
+        filter.config_patch = json!({"kv_capacity_tokens": scenario.told_kv_tokens});
+        let told_every_ms = scenario.told_every.map(|every| every.as_secs_f64() * 1e3 / speed);
+        if let Some(interval_ms) = told_every_ms {
+            let interval_ms = (interval_ms as u32).max(PEER_MS_MIN);
+            filter.config_patch["peers"] = json!({"interval_ms": interval_ms});
+        }
+        let mut options =
+            EnvoyOptions::with_filter(Variant::OverrideHost, fleet.addresses(), filter);
+        options.concurrency = scenario.workers.try_into()?;
+        let peers = Peers { port: listener.port(), all: all.clone() };
+        options.peers = scenario.told_every.map(|_| peers);
+        envoys.push(EnvoyProcess::start(&options).await.context("Envoy did not start")?);
+    }
+    for envoy in envoys.iter().filter(|_| scenario.told_every.is_some()) {
+        know_each_other(envoy, all.len() - 1).await?;
+    }
+    Ok(envoys)
+}
+
+/// Waits until an Envoy tells so many others what it does.
+async fn know_each_other(envoy: &EnvoyProcess, others: usize) -> anyhow::Result<()> {
+    let deadline = Instant::now() + TIMEOUT;
+    loop {
+        let status = envoy.status().await?.json();
+        if status["peers"]["told"].as_array().map(Vec::len) == Some(others) {
+            return Ok(());
+        }
+        anyhow::ensure!(Instant::now() < deadline, "the Envoys do not find each other: {status}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
 }
 
 /// Sends the workload. Returns how many requests were sent, and how many were not answered well.
 async fn drive(
     scenario: &Scenario,
-    target: SocketAddr,
+    targets: &[SocketAddr],
     speed: f64,
     seed: u64,
 ) -> anyhow::Result<(usize, usize)> {
     let mut workload = scenario.workload(seed)?;
+    let mut number = 0;
     let started = Instant::now();
     let (ended, mut endings) = mpsc::unbounded_channel();
-    let send = |arrival: Arrival| {
+    let mut send = |arrival: Arrival| {
         let (ended, client) = (ended.clone(), HttpClient::new());
+        number += 1;
+        let draw = text::mix(seed ^ text::mix(number));
+        let target = targets[(draw % targets.len() as u64) as usize];
         tokio::spawn(async move {
             let at = Duration::from_secs_f64(arrival.at.as_secs_f64() / speed);
             tokio::time::sleep_until(started + at).await;
@@ -83,7 +125,7 @@ async fn drive(
     loop {
         sent += next.len();
         open += next.len();
-        next.drain(..).for_each(&send);
+        next.drain(..).for_each(&mut send);
         if open == 0 {
             return Ok((sent, failed));
         }

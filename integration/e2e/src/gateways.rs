@@ -14,8 +14,8 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
-use warmpath_harness::bootstrap::endpoint;
-use warmpath_harness::{EnvoyProcess, paths};
+use warmpath_harness::bootstrap::{PEERS_CLUSTER, endpoint};
+use warmpath_harness::{EnvoyProcess, Peers, paths};
 
 use crate::bed::Front;
 
@@ -28,9 +28,6 @@ const FOLDERS: [&str; 2] = ["/etc/warmpath/", ".cache/"];
 /// The internal listener's port in the examples.
 const INTERNAL_PORT: u64 = 10001;
 
-/// The cluster of the Envoys that tell each other what they do.
-const PEERS_CLUSTER: &str = "warmpath_peers";
-
 /// An Envoy that an example describes.
 #[derive(Debug, Clone)]
 pub struct Gateway {
@@ -42,15 +39,6 @@ pub struct Gateway {
     pub root: Value,
     /// Where it listens for the other Envoys, and where these do; they cannot reach it where this is left out.
     pub peers: Option<Peers>,
-}
-
-/// Several Envoys that tell each other what they do.
-#[derive(Debug, Clone)]
-pub struct Peers {
-    /// The port of this one's listener for them.
-    pub port: u16,
-    /// Such listeners of all of them.
-    pub all: Vec<SocketAddr>,
 }
 
 impl Gateway {

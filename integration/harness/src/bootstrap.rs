@@ -35,6 +35,18 @@ impl Variant {
     }
 }
 
+/// Several Envoys that tell each other what they do.
+#[derive(Debug, Clone)]
+pub struct Peers {
+    /// The port of this one's listener for them.
+    pub port: u16,
+    /// Such listeners of all of them.
+    pub all: Vec<SocketAddr>,
+}
+
+/// The file that has a listener and a cluster for peers.
+const PEERS_FILE: &str = "envoy/dns.yaml";
+
 /// A bootstrap being edited.
 #[derive(Debug, Clone)]
 pub struct Bootstrap {
@@ -46,10 +58,7 @@ impl Bootstrap {
     /// Reads the file of `variant`.
     pub fn load(variant: Variant) -> Result<Self, HarnessError> {
         let path = paths::repository().join(variant.file());
-        let text = std::fs::read_to_string(&path).map_err(HarnessError::file(&path))?;
-        let root = serde_yaml_ng::from_str(&text)
-            .map_err(|source| HarnessError::Yaml { path: path.clone(), source })?;
-        let mut bootstrap = Self { variant, root };
+        let mut bootstrap = Self { variant, root: read_yaml(&path)? };
         bootstrap.read_filter_config(&path)?;
         Ok(bootstrap)
     }
@@ -113,6 +122,25 @@ impl Bootstrap {
         let hosts =
             at_mut(self.cluster_mut("engines")?, "/load_assignment/endpoints/0/lb_endpoints")?;
         *hosts = Value::Array(endpoints);
+        Ok(())
+    }
+
+    /// Lets it tell other Envoys what it does, through the listener and the cluster of `envoy/dns.yaml`.
+    pub fn add_peers(&mut self, peers: &Peers) -> Result<(), HarnessError> {
+        let root = read_yaml(&paths::repository().join(PEERS_FILE))?;
+        let mut other = Self { variant: self.variant, root };
+        let mut cluster = other.cluster_mut(PEERS_CLUSTER)?.take();
+        let hosts = peers.all.iter().map(|peer| endpoint(*peer)).collect();
+        *at_mut(&mut cluster, "/load_assignment/endpoints/0/lb_endpoints")? = Value::Array(hosts);
+        let wasm = at_mut(self.plugin_mut()?, "/vm_config")?.clone();
+        other.set_listener_port(PEERS_LISTENER, peers.port)?;
+        *at_mut(other.plugin_of_mut(PEERS_LISTENER)?, "/vm_config")? = wasm;
+        let listener = other.listener_mut(PEERS_LISTENER)?.take();
+        for (list, item) in [("listeners", listener), ("clusters", cluster)] {
+            let list = at_mut(&mut self.root, &format!("/static_resources/{list}"))?;
+            list.as_array_mut().into_iter().for_each(|list| list.push(item.clone()));
+        }
+        self.filter_config_mut()?["peers"] = json!({"cluster": PEERS_CLUSTER});
         Ok(())
     }
 
@@ -295,8 +323,20 @@ pub fn merge(target: &mut Value, patch: &Value) {
 /// The listeners that have the filter: what clients talk to, and what operators do.
 const LISTENERS: [&str; 2] = ["public", "internal"];
 
+/// The listener that takes what other Envoys tell, and the cluster of all such listeners.
+const PEERS_LISTENER: &str = "peers";
+
+/// The cluster.
+pub const PEERS_CLUSTER: &str = "warmpath_peers";
+
 const WASM_FILTER: &str = "envoy.filters.http.wasm";
 const INTERNAL_CLUSTER: &str = "warmpath_internal";
+
+fn read_yaml(path: &Path) -> Result<Value, HarnessError> {
+    let text = std::fs::read_to_string(path).map_err(HarnessError::file(path))?;
+    let yaml = |source| HarnessError::Yaml { path: path.to_owned(), source };
+    serde_yaml_ng::from_str(&text).map_err(yaml)
+}
 
 fn loopback(port: u16) -> Value {
     json!({"address": "127.0.0.1", "port_value": port})
@@ -369,8 +409,7 @@ mod tests {
 
     /// A bootstrap without what `envoy/dns.yaml` and the example for machines of one's own say is theirs.
     fn without_differences(file: &str) -> Value {
-        let text = std::fs::read_to_string(paths::repository().join(file)).unwrap();
-        let root = serde_yaml_ng::from_str(&text).unwrap();
+        let root = read_yaml(&paths::repository().join(file)).unwrap();
         let mut bootstrap = Bootstrap { variant: Variant::OverrideHost, root };
         bootstrap.set_wasm(Path::new("the module")).unwrap();
         bootstrap.set_bundle(Some(Path::new("the bundle"))).unwrap();
@@ -384,7 +423,7 @@ mod tests {
             !["type", "dns_refresh_rate", "load_assignment"].contains(&&**field)
         });
         let resources = &mut bootstrap.root["static_resources"];
-        let others = ["metrics", "admin", "peers", "warmpath_peers"];
+        let others = ["metrics", "admin", PEERS_LISTENER, PEERS_CLUSTER];
         for part in ["listeners", "clusters"] {
             let listed = resources[part].as_array_mut().unwrap();
             listed.retain(|one| !others.contains(&name_of(one)));

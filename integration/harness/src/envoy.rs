@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::bootstrap::{Bootstrap, Variant, merge};
+use crate::bootstrap::{Bootstrap, Peers, Variant, merge};
 use crate::http::{HttpAnswer, HttpClient};
 use crate::process::ChildProcess;
 use crate::{HarnessError, paths};
@@ -60,6 +60,8 @@ pub struct EnvoyOptions {
     /// Whether listeners and engines are in files that Envoy watches, so that they can change while it
     /// runs ([`EnvoyProcess::change`]).
     pub is_dynamic: bool,
+    /// Other Envoys that this one tells what it does, and that tell it.
+    pub peers: Option<Peers>,
     /// The last edit before Envoy starts, for what no other option covers.
     pub edit: fn(&mut Bootstrap) -> Result<(), HarnessError>,
 }
@@ -75,6 +77,7 @@ impl EnvoyOptions {
             public_port: 0,
             log_level: "warning".to_owned(),
             is_dynamic: false,
+            peers: None,
             edit: |_| Ok(()),
         }
     }
@@ -97,6 +100,9 @@ impl EnvoyOptions {
                 bootstrap.set_engines(&self.engines)?;
                 bootstrap.set_wasm(&filter.wasm)?;
                 bootstrap.set_bundle(filter.bundle.as_deref())?;
+                if let Some(peers) = &self.peers {
+                    bootstrap.add_peers(peers)?;
+                }
                 let config = bootstrap.filter_config_mut()?;
                 config["policy"] = json!(filter.policy);
                 merge(config, &filter.config_patch);

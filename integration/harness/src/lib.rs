@@ -33,7 +33,7 @@ pub mod sse;
 pub mod tokenizer;
 pub mod workload;
 
-pub use bootstrap::{Bootstrap, Variant};
+pub use bootstrap::{Bootstrap, Peers, Variant};
 pub use envoy::{EnvoyOptions, EnvoyProcess, FilterOptions};
 pub use error::HarnessError;
 pub use fleet::{Fleet, FleetOptions};

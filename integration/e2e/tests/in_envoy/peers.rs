@@ -11,13 +11,13 @@ use warmpath_core::peers::{Event, Message};
 use warmpath_e2e::bed::{Front, post};
 use warmpath_e2e::client::{Version, whole};
 use warmpath_e2e::fleet::{fast, served_once, slow_decode};
-use warmpath_e2e::gateways::{EXAMPLE_MODEL, Gateway, Peers};
+use warmpath_e2e::gateways::{EXAMPLE_MODEL, Gateway};
 use warmpath_e2e::poll;
 use warmpath_e2e::prompts::prompt;
 use warmpath_harness::envoy::free_port;
 use warmpath_harness::fleet::{Fleet, FleetOptions, Served};
 use warmpath_harness::http::{self, HttpAnswer, HttpClient};
-use warmpath_harness::paths;
+use warmpath_harness::{Peers, paths};
 
 const ENGINES: usize = 3;
 const ENVOYS: usize = 2;
