@@ -12,8 +12,8 @@ use crate::health::{self, HealthTable};
 use crate::ids::NowMs;
 use crate::index::{Change, Holder, Index, Sent, Touch};
 use crate::load::{Ledger, PrefillTime, Ticket, Work};
-use crate::peers::SentTo;
-use crate::peers::message::model_hash;
+use crate::peers::message::name_hash;
+use crate::peers::{SentId, SentTo};
 use crate::residency::{self, Activity, Clock, Evidence, Mark};
 use crate::route::{Decision, PlacedPrompt};
 use crate::score::Match;
@@ -51,6 +51,8 @@ pub struct Dispatched {
     first_byte_seen: bool,
     is_awaited: bool,
     answer_kind: Option<AnswerKind>,
+    /// What peers are to be told of it.
+    noted: Option<SentId>,
 }
 
 impl Dispatched {
@@ -172,6 +174,7 @@ impl<S: SharedStore> Writer<'_, S> {
             first_byte_seen: false,
             is_awaited: false,
             answer_kind: None,
+            noted: None,
         };
         if let Some(backend) = &picked {
             // A backend back from failures gets one trial; who loses the claim goes there anyway:
@@ -239,7 +242,7 @@ impl<S: SharedStore> Writer<'_, S> {
         if let Some(prompt) = &dispatched.prompt {
             let entered = self.enter(backend, prompt, matched, written);
             if entered.is_news {
-                self.tell_sent(backend, prompt);
+                dispatched.noted = self.note_sent(backend, prompt);
             }
             dispatched.changes = entered.changes;
             dispatched.told = Some(entered.told);
@@ -257,6 +260,9 @@ impl<S: SharedStore> Writer<'_, S> {
     /// others.
     pub fn first_byte(&mut self, dispatched: &mut Dispatched, is_good: bool) {
         dispatched.first_byte_seen = true;
+        if let (Some(noted), true) = (dispatched.noted, is_good) {
+            self.ledger.outbox.answered(noted);
+        }
         if let Some(ticket) = &mut dispatched.ticket {
             self.ledger.first_byte(self.now, ticket, is_good);
         }
@@ -311,6 +317,9 @@ impl<S: SharedStore> Writer<'_, S> {
             }
         }
         self.succeeded(&backend, &mut written);
+        if let Some(noted) = dispatched.noted.take() {
+            self.ledger.outbox.answered(noted);
+        }
         let (Some(prompt), Some(usage)) = (&dispatched.prompt, usage) else {
             return (written, None);
         };
@@ -371,10 +380,8 @@ impl<S: SharedStore> Writer<'_, S> {
     fn take_back(&mut self, dispatched: &mut Dispatched, written: &mut Written) {
         let changes = std::mem::take(&mut dispatched.changes);
         if let Some(backend) = &dispatched.credited {
-            if let (Some(outbox), Some(prompt), false) =
-                (&mut self.ledger.outbox, &dispatched.prompt, changes.is_empty())
-            {
-                outbox.taken_back(backend.id, &prompt.hashes);
+            if let Some(noted) = dispatched.noted.take() {
+                self.ledger.outbox.taken_back(noted);
             }
             let taken_back = self.index().take_back(self.store, backend.id, &changes);
             written.evicted_blocks += taken_back.removed_blocks as u64;
@@ -435,19 +442,18 @@ impl<S: SharedStore> Writer<'_, S> {
     }
 
     /// Notes for the peers that a prompt was sent.
-    fn tell_sent(&mut self, backend: &Backend, prompt: &PlacedPrompt) {
-        let (Some(outbox), Some(model)) =
-            (&mut self.ledger.outbox, self.config.models.get(prompt.model_index))
-        else {
-            return;
-        };
-        outbox.sent(SentTo {
+    fn note_sent(&mut self, backend: &Backend, prompt: &PlacedPrompt) -> Option<SentId> {
+        if !self.ledger.outbox.is_open() {
+            return None;
+        }
+        let sent = SentTo {
             backend: backend.id,
-            model: model_hash(&model.name),
+            model: name_hash(&self.config.models.get(prompt.model_index)?.name),
             block_size_tokens: prompt.block_size_tokens,
             prompt_tokens: u32::try_from(prompt.prompt_tokens).unwrap_or(u32::MAX),
             hashes: &prompt.hashes,
-        });
+        };
+        self.ledger.outbox.sent(sent, self.now)
     }
 
     /// The output filled blocks too, and the engine says what it had of the prompt.
@@ -465,9 +471,7 @@ impl<S: SharedStore> Writer<'_, S> {
             .div_ceil(prompt.block_size_tokens.max(1));
         let activity =
             Activity { allocated_blocks: blocks, moved: Vec::new(), touched_blocks: blocks };
-        if let Some(outbox) = &mut self.ledger.outbox {
-            outbox.decoded(backend.id, blocks);
-        }
+        self.ledger.outbox.decoded(backend.id, blocks);
         let asked = dispatched.told.as_ref().map(|(_, mark)| *mark).unwrap_or_default();
         let kind = dispatched.answer_kind.filter(|_| prompt.says_what_was_cached());
         self.change_clock(backend, prompt.block_size_tokens, written, |clock| {
@@ -483,11 +487,11 @@ impl<S: SharedStore> Writer<'_, S> {
         });
     }
 
-    pub(crate) fn index(&self) -> Index {
+    fn index(&self) -> Index {
         Index::new(self.config.index_buckets)
     }
 
-    pub(crate) fn change_clock(
+    fn change_clock(
         &self,
         backend: &Backend,
         block_size_tokens: u32,

@@ -14,7 +14,7 @@ use crate::index::{Bucket, Index};
 use crate::live::Live;
 use crate::load::Ledger;
 use crate::mistral;
-use crate::peers::message::model_hash;
+use crate::peers::message::name_hash;
 use crate::peers::{Event, Message, loads};
 use crate::piece::Piece;
 use crate::request::{self, Api, Chat, ChatFormat, PromptInput};
@@ -226,9 +226,10 @@ pub fn peers(data: &[u8]) {
     for event in &mut message.events {
         match event {
             Event::Sent { backend, model, block_size_tokens, .. } => {
-                (*backend, *model, *block_size_tokens) = (known, model_hash("m"), 16);
+                (*backend, *model, *block_size_tokens) = (known, name_hash("m"), 16);
             }
-            Event::TakenBack { backend, .. } | Event::Decoded { backend, .. } => *backend = known,
+            Event::Decoded { backend, .. } => *backend = known,
+            Event::Serves { .. } => {}
         }
     }
     let (store, now) = (MemoryStore::default(), NowMs(1));
@@ -238,7 +239,8 @@ pub fn peers(data: &[u8]) {
     assert_eq!(loads::record(&store, &message, now), Ok(false));
     let mut writer = Writer { config: &config, store: &store, ledger: &mut ledger, now };
     let taken = writer.take_in(&[None], message.events.clone());
-    assert_eq!((taken.events, taken.foreign), (message.events.len() as u64, Vec::new()));
+    assert_eq!(taken.events as usize + taken.foreign.len(), message.events.len());
+    assert!(taken.foreign.iter().all(|event| matches!(event, Event::Serves { .. })));
     ledger.look_at_peers(&store, NowMs(1_000)).expect("a store that does not fail");
     for event in &message.events {
         let Event::Sent { hashes, .. } = event else { continue };

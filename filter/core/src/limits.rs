@@ -108,6 +108,9 @@ pub const PEER_MS_MAX: u32 = 1_000;
 /// Blocks of one prompt that peers are told: 256k tokens in blocks of 16.
 pub const PEER_BLOCKS_MAX: usize = 16_384;
 
+/// Events in one message to or from a peer.
+pub const PEER_EVENTS_MAX: usize = 4_096;
+
 /// One message from a peer, in bytes: the buffer that Envoy gives a connection. A VM's own ones end
 /// at half of it, so that a burst of long prompts is cut short before it is refused.
 pub const PEER_MESSAGE_BYTES_MAX: usize = 1 << 20;

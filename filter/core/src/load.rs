@@ -171,8 +171,8 @@ pub struct Ledger {
     pinned: AHashMap<(BackendId, BlockHash), u32>,
     paces: Paces,
     sightings: Sightings,
-    /// What other Envoys are to be told; `None` where there are none.
-    pub outbox: Option<Outbox>,
+    /// What other Envoys are to be told.
+    pub outbox: Outbox,
     /// What they run.
     pub peers: PeerLoads,
 }
@@ -190,7 +190,7 @@ impl Ledger {
             pinned: AHashMap::default(),
             paces: Paces::default(),
             sightings: Sightings::default(),
-            outbox: None,
+            outbox: Outbox::new(nonce),
             peers: PeerLoads::default(),
         }
     }
@@ -322,10 +322,9 @@ impl Ledger {
 
     /// From now on notes what peers are to be told, or no longer.
     pub fn open_to_peers(&mut self, is_open: bool) {
-        match is_open {
-            true if self.outbox.is_none() => self.outbox = Some(Outbox::new(self.nonce)),
-            true => {}
-            false => (self.outbox, self.peers) = (None, PeerLoads::default()),
+        self.outbox.set_open(is_open);
+        if !is_open {
+            self.peers = PeerLoads::default();
         }
     }
 
@@ -338,19 +337,19 @@ impl Ledger {
         store: &S,
         now: NowMs,
     ) -> Result<(), StoreError> {
-        if self.outbox.is_none() { Ok(()) } else { self.peers.refresh(store, now) }
+        if self.outbox.is_open() { self.peers.refresh(store, now) } else { Ok(()) }
     }
 
-    /// Whether peers are to be told anything.
+    /// In how many milliseconds peers are to be told something, at most once in `interval_ms`; `None` while there
+    /// is nothing to tell.
     #[must_use]
-    pub fn has_news(&self, now: NowMs) -> bool {
-        self.outbox.as_ref().is_some_and(|outbox| outbox.has_news(&self.own, now))
+    pub fn tells_in_ms(&self, interval_ms: u64, now: NowMs) -> Option<u64> {
+        self.outbox.due_in_ms(&self.own, interval_ms, now)
     }
 
-    /// What peers are to be told, if there is anything; `envoy` is what this Envoy calls itself.
-    pub fn message(&mut self, envoy: u64, now: NowMs) -> Option<Vec<u8>> {
-        let outbox = self.outbox.as_mut().filter(|outbox| outbox.has_news(&self.own, now))?;
-        Some(outbox.message(envoy, &self.own, now))
+    /// What peers are to be told now; `envoy` is what this Envoy calls itself.
+    pub fn message(&mut self, envoy: u64, now: NowMs) -> Vec<u8> {
+        self.outbox.message(envoy, &self.own, now)
     }
 
     /// This VM's own counts.

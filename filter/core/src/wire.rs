@@ -126,6 +126,12 @@ impl<'a> Reader<'a> {
         Self { rest: bytes }
     }
 
+    /// All bytes that are left.
+    #[must_use]
+    pub fn rest(self) -> &'a [u8] {
+        self.rest
+    }
+
     /// Passes over `bytes` bytes.
     pub fn skip(&mut self, bytes: usize) -> Option<()> {
         self.bytes(bytes).map(|_| ())

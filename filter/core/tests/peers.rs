@@ -23,10 +23,13 @@ fn open<'a>(config: &'a Config, store: &'a MemoryStore, nonce: u64) -> Worker<'a
     worker
 }
 
-/// The next message of `from`, read.
+/// The next message of `from`, read, when it is due.
 fn message(from: &mut Worker<'_>) -> Option<Message> {
+    let due_ms = from.ledger.tells_in_ms(50, from.now)?;
+    from.now = NowMs(from.now.0 + due_ms);
+    assert_eq!(from.ledger.tells_in_ms(50, from.now), Some(0));
     let envoy = peers::envoy_id(from.store, 99).unwrap();
-    let bytes = from.ledger.message(envoy, from.now)?;
+    let bytes = from.ledger.message(envoy, from.now);
     assert!(bytes.len() <= PEER_MESSAGE_BYTES_MAX);
     let (message, unknown) = Message::decode(&bytes).unwrap();
     assert_eq!(unknown, 0);
@@ -81,7 +84,10 @@ fn what_one_runs_weighs_at_the_other_until_it_is_not_heard_of() {
     let (mut a, mut b) = (open(&config, &here, 1), open(&config, &there, 2));
     let (pick, mut dispatched) = a.send(prompt(1, 4_000, (1, 10)));
     let busy = pick.order[0];
-    tell(&mut a, &mut b);
+    // The prompt is kept back a little; its load is not.
+    let first = message(&mut a).unwrap();
+    assert_eq!((first.loads.len(), first.events.len()), (1, 0));
+    hear(&mut b, first);
     for seed in 10..30 {
         let (other, verdict) = b.serve(prompt(seed, 500, (seed, 10)), |_| 0, |_| 1);
         assert_ne!(other.order[0], busy, "it has 4,010 tokens to prefill for a peer");
@@ -93,7 +99,7 @@ fn what_one_runs_weighs_at_the_other_until_it_is_not_heard_of() {
     assert_eq!(totals.load_with_peers(id).pending_prefill_tokens, 4_010);
 
     a.writer().first_byte(&mut dispatched, true);
-    tell(&mut a, &mut b);
+    assert_eq!(tell(&mut a, &mut b).events, 1);
     let pending = |b: &Worker<'_>| {
         let totals = b.ledger.totals(b.store, b.now).unwrap();
         (totals.load_with_peers(id).running, totals.load_with_peers(id).pending_prefill_tokens)
@@ -117,30 +123,75 @@ fn what_one_runs_weighs_at_the_other_until_it_is_not_heard_of() {
 }
 
 #[test]
-fn what_was_refused_is_taken_back_at_the_other_too_unless_others_sent_it() {
+fn what_is_refused_or_abandoned_at_once_is_never_told() {
     let config = config(1, Some(1 << 20));
     let (here, there) = (MemoryStore::default(), MemoryStore::default());
     let (mut a, mut b) = (open(&config, &here, 1), open(&config, &there, 2));
-    let clock = |store| residency::load(store, config.backends[0].id, 0).unwrap();
-    let refuse = |a: &mut Worker<'_>, prompt| {
-        let (_, dispatched) = a.send(prompt);
-        let (written, _) = a.writer().finish(dispatched, Outcome::Refused, None);
+    for (seed, outcome) in [Outcome::Refused, Outcome::Shed, Outcome::ClientLeft, Outcome::NotSent]
+        .into_iter()
+        .enumerate()
+    {
+        let prompt = prompt(seed as u32, 2_000, (1, 10));
+        let (_, dispatched) = a.send(prompt.clone());
+        // The load is.
+        tell(&mut a, &mut b);
+        let running = b.ledger.peers.loads.values().map(|load| load.running).sum::<u32>();
+        assert_eq!(running, 1, "{outcome:?}");
+        let (written, _) = a.writer().finish(dispatched, outcome, None);
         assert_eq!(written.lost_updates, 0);
-    };
-    refuse(&mut a, prompt(1, 2_000, (1, 10)));
-    let taken = tell(&mut a, &mut b);
-    assert_eq!(taken.events, 2);
-    assert_eq!(taken.written.added_blocks, taken.written.evicted_blocks);
-    assert_eq!(held(&mut b, &prompt(1, 2_000, (1, 10))), None);
-    assert_eq!(clock(&there).own_blocks, 0);
-    assert_eq!(clock(&there), clock(&here));
-
-    // Sent and computed by the one, refused by the other: it is there.
-    b.serve(prompt(2, 2_000, (1, 10)), |_| 0, |_| 1);
-    refuse(&mut a, prompt(2, 2_000, (1, 10)));
+        a.now = NowMs(a.now.0 + 1_000);
+        let told = message(&mut a).unwrap();
+        assert_eq!((told.loads.len(), told.events.len()), (0, 0), "{outcome:?}");
+        hear(&mut b, told);
+        assert_eq!(held(&mut b, &prompt), None);
+        assert_eq!(a.ledger.tells_in_ms(50, a.now), None);
+    }
+    // What takes longer is told before its answer has begun.
+    let slow = prompt(9, 2_000, (1, 10));
+    let (_, dispatched) = a.send(slow.clone());
     tell(&mut a, &mut b);
-    let (_, cached) = held(&mut b, &prompt(2, 2_000, (1, 10))).unwrap();
-    assert_eq!(cached, 2_000);
+    assert_eq!(held(&mut b, &slow), None);
+    let told = message(&mut a).unwrap();
+    assert_eq!(told.events.len(), 1);
+    hear(&mut b, told);
+    assert!(held(&mut b, &slow).is_some());
+    let _ = a.writer().finish(dispatched, Outcome::Answered, None);
+}
+
+#[test]
+fn an_answer_that_takes_no_time_is_told_at_once() {
+    let config = config(1, None);
+    let store = MemoryStore::default();
+    let mut a = open(&config, &store, 1);
+    let (_, dispatched) = a.send(prompt(1, 2_000, (1, 10)));
+    let _ = a.writer().finish(dispatched, Outcome::Answered, None);
+    assert_eq!(a.ledger.tells_in_ms(50, a.now), Some(0));
+    assert_eq!(message(&mut a).unwrap().events.len(), 1);
+    // The next one waits for its turn.
+    let (_, dispatched) = a.send(prompt(2, 2_000, (1, 10)));
+    assert_eq!(a.ledger.tells_in_ms(50, a.now), Some(50));
+    let _ = a.writer().finish(dispatched, Outcome::Answered, None);
+}
+
+#[test]
+fn output_counts_whatever_the_size_of_its_blocks() {
+    let json = serde_json::json!({
+        "kv_capacity_tokens": 1 << 20,
+        "backends": [{"cluster": "a", "models": ["n"]}, {"cluster": "b", "models": ["m"]}],
+        "models": [
+            {"name": "n", "block_size_tokens": 64, "bundle": {"cluster": "c", "path": "/n"}},
+            {"name": "m", "bundle": {"cluster": "c", "path": "/m"}},
+        ],
+    });
+    let config = Config::parse(json.to_string().as_bytes()).unwrap();
+    let store = MemoryStore::default();
+    let mut b = open(&config, &store, 1);
+    let backend = config.backends[1].id;
+    let before = residency::change(&store, backend, 1 << 16, |_| {}).unwrap();
+    let taken = b.writer().take_in(&[None, None], vec![Event::Decoded { backend, blocks: 9 }]);
+    assert_eq!((taken.events, taken.written.lost_updates), (1, 0));
+    let after = residency::load(&store, backend, 1 << 16).unwrap();
+    assert_eq!((after.capacity_blocks, after.own_blocks), (before.capacity_blocks, 9));
 }
 
 #[test]
@@ -172,8 +223,8 @@ fn what_is_not_known_here_is_given_back() {
     let event = loop {
         seed += 1;
         let (pick, dispatched) = a.send(prompt(seed, 160, (seed, 10)));
-        let told = message(&mut a).unwrap();
         let _ = a.writer().finish(dispatched, Outcome::Answered, None);
+        let told = message(&mut a).unwrap();
         if other.backend(pick.order[0]).unwrap().id == unknown {
             break told.events[0].clone();
         }
@@ -200,7 +251,8 @@ fn a_message_is_bounded_and_says_so() {
     let mut a = open(&config, &store, 1);
     // The beginning of a prompt of 300k tokens is told, of each of them, as long as there is room.
     for seed in 0..20 {
-        a.send(prompt(seed, 300_000, (seed, 10))).1.release(&mut a.ledger);
+        let (_, dispatched) = a.send(prompt(seed, 300_000, (seed, 10)));
+        let _ = a.writer().finish(dispatched, Outcome::Answered, None);
     }
     let message = message(&mut a).unwrap();
     assert!((2..20).contains(&message.events.len()), "{}", message.events.len());
@@ -208,7 +260,7 @@ fn a_message_is_bounded_and_says_so() {
         let Event::Sent { hashes, .. } = event else { panic!("{event:?}") };
         assert_eq!(hashes.len(), PEER_BLOCKS_MAX);
     }
-    let dropped = a.ledger.outbox.as_mut().unwrap().take_dropped();
+    let dropped = a.ledger.outbox.take_dropped();
     assert_eq!(dropped as usize, 20 - message.events.len());
 }
 
@@ -218,13 +270,21 @@ fn nothing_is_noted_where_there_are_no_peers() {
     let store = MemoryStore::default();
     let mut a = Worker::new(&config, &store, 1);
     a.serve(prompt(1, 160, (1, 10)), |_| 0, |_| 1);
-    assert!(!a.ledger.has_news(a.now));
+    assert_eq!(a.ledger.tells_in_ms(50, a.now), None);
     let keys = store.size().0;
     a.ledger.look_at_peers(&store, a.now).unwrap();
     assert_eq!(store.size().0, keys);
     a.ledger.open_to_peers(true);
     a.serve(prompt(2, 160, (2, 10)), |_| 0, |_| 1);
-    assert!(a.ledger.has_news(a.now));
+    assert!(a.ledger.tells_in_ms(50, a.now).is_some());
+    let first = message(&mut a).unwrap();
     a.ledger.open_to_peers(false);
-    assert_eq!(a.ledger.message(1, a.now), None);
+    a.serve(prompt(3, 160, (3, 10)), |_| 0, |_| 1);
+    assert_eq!(a.ledger.tells_in_ms(50, a.now), None);
+    // Opened again, it goes on numbering.
+    a.ledger.open_to_peers(true);
+    a.serve(prompt(4, 160, (4, 10)), |_| 0, |_| 1);
+    let second = message(&mut a).unwrap();
+    assert_eq!((second.vm, second.sequence), (first.vm, first.sequence + 1));
+    assert_eq!(second.events.len(), 2);
 }

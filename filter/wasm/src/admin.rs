@@ -149,6 +149,9 @@ impl Admin {
                 self.json(explain(&plugin, &path, body, session.as_deref()))
             }
             Endpoint::Push => self.push(&plugin, body),
+            Endpoint::Hello | Endpoint::Peer if plugin.vm.teller().is_none() => {
+                self.error(409, "the configuration has no `peers`", &[])
+            }
             Endpoint::Hello => self.greet(&plugin.vm),
             Endpoint::Peer => match peers::take_in(&plugin.vm, body) {
                 Ok(()) => self.greet(&plugin.vm),
@@ -160,9 +163,6 @@ impl Admin {
 
     /// Tells a peer whom it has reached.
     fn greet(&mut self, vm: &Vm) -> Action {
-        if vm.teller().is_none() {
-            return self.error(409, "the configuration has no `peers`", &[]);
-        }
         let Some(Greeting { envoy, address }) = Greeting::own(vm) else {
             return self.error(503, "the shared store is busy: try again", &[("retry-after", "1")]);
         };

@@ -4,6 +4,8 @@
 //! who it is and where it listens, and is told by every VM from then on, through the same cluster, by its
 //! address. Messages are callouts whose answers nobody waits for.
 
+use std::net::SocketAddr;
+use std::rc::Rc;
 use std::time::Duration;
 
 use ahash::AHashMap;
@@ -12,8 +14,8 @@ use warmpath_core::ids::NowMs;
 use warmpath_core::limits::PEER_MESSAGE_BYTES_MAX;
 use warmpath_core::metrics::Metric;
 use warmpath_core::peers::known::{self, Change};
-use warmpath_core::peers::message::MessageError;
-use warmpath_core::peers::{self, Message, loads};
+use warmpath_core::peers::message::{MessageError, name_hash};
+use warmpath_core::peers::{Event, Message, loads};
 
 use crate::host::{self, Callout, HostStore};
 use crate::plugin::Plugin;
@@ -34,6 +36,9 @@ const TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Who is there is asked this often; after a find, at once.
 const HELLO_MS: u64 = 1_000;
+
+/// Hosts asked at a time.
+const HELLOS_MAX: usize = 16;
 
 /// Messages to one peer that may be under way. A peer that takes longer than so many intervals misses some.
 const UNDER_WAY_MAX: usize = 4;
@@ -80,21 +85,45 @@ pub fn take_in(vm: &Vm, bytes: &[u8]) -> Result<(), MessageError> {
         Err(_) => vm.stats.add(Metric::StoreUpdatesLost, 1),
     }
     let mut events = message.events;
-    // Events of a configuration that this VM has under another one's name, or not yet, are tried with each.
+    events.retain(|event| !keep_endpoint(vm, event, now));
+    // What the newest configuration does not know may be another one's.
     for plugin in vm.living() {
-        let Ok(models) = plugin.models.try_borrow() else { continue };
-        let left = std::mem::take(&mut events);
-        let Some(taken) = plugin.write(now, |writer| writer.take_in(&models, left)) else { break };
-        vm.stats.written(taken.written);
-        events = taken.foreign;
-        if events.is_empty() {
-            break;
+        events = take_in_under(&plugin, events, now);
+        if !events.is_empty() {
+            // Or a backend's that another VM has just learnt of.
+            plugin.refresh();
+            events = take_in_under(&plugin, events, now);
         }
     }
     vm.stats.add(Metric::PeerMessages, 1);
     vm.stats.add(Metric::PeerEventsForeign, unknown + events.len() as u64);
     vm.stats.flush();
     Ok(())
+}
+
+/// Takes in what a configuration knows of; returns the rest.
+fn take_in_under(plugin: &Plugin, events: Vec<Event>, now: NowMs) -> Vec<Event> {
+    if events.is_empty() {
+        return events;
+    }
+    let Ok(models) = plugin.models.try_borrow() else { return events };
+    let taken = plugin.write(now, |writer| writer.take_in(&models, events));
+    let Some(taken) = taken else { return Vec::new() };
+    plugin.vm.stats.written(taken.written);
+    taken.foreign
+}
+
+/// Whether `event` is about a host that serves; it is kept where backends are observed.
+fn keep_endpoint(vm: &Vm, event: &Event, now: NowMs) -> bool {
+    let Event::Serves { config, address } = event else { return false };
+    let is_meant =
+        |plugin: &Rc<Plugin>| plugin.config.observe && name_hash(&plugin.config.name) == *config;
+    if let Some(plugin) = vm.living().find(is_meant)
+        && address.parse::<SocketAddr>().is_ok()
+    {
+        plugin.keep_endpoint(address, now);
+    }
+    true
 }
 
 /// What is under way.
@@ -107,54 +136,66 @@ enum Call {
 #[derive(Default)]
 pub struct Teller {
     calls: AHashMap<u32, Call>,
-    told_at: NowMs,
     asked_at: NowMs,
 }
 
 impl Teller {
-    /// Tells the peers what is new, if it is time, and looks for more of them if this VM is the one that does.
-    /// Returns in how many milliseconds there will be something to tell; `None` if there is nothing yet.
+    /// Tells the peers what is new in the VM, if it is time, and looks for more of them if this plugin's root
+    /// context is the one that does. Returns in how many milliseconds there will be something to tell; `None` if
+    /// there is nothing yet.
     pub fn tell(&mut self, plugin: &Plugin, is_leader: bool, now: NowMs) -> Option<u64> {
-        let peers = plugin.config.peers.as_ref()?;
-        // Where there are several configurations, one tells for all.
-        plugin.vm.teller().filter(|teller| std::ptr::eq(&**teller, plugin))?;
-        if is_leader && now.has_passed(HELLO_MS, self.asked_at) {
+        // Where there are several configurations, each one's tick tells for all, by the newest.
+        let teller = plugin.vm.teller()?;
+        let peers = teller.config.peers.as_ref()?;
+        if is_leader && std::ptr::eq(&*teller, plugin) && now.has_passed(HELLO_MS, self.asked_at) {
             self.asked_at = now;
+            self.ask(peers);
+        }
+        let mut ledger = plugin.vm.ledger.try_borrow_mut().ok()?;
+        let interval_ms = u64::from(peers.interval_ms);
+        let due_ms = ledger.tells_in_ms(interval_ms, now)?;
+        if due_ms > 0 {
+            return Some(due_ms);
+        }
+        let message = ledger.message(plugin.vm.envoy()?, now);
+        plugin.vm.stats.add(Metric::PeerEventsDropped, ledger.outbox.take_dropped());
+        let next_ms = ledger.tells_in_ms(interval_ms, now);
+        drop(ledger);
+        for peer in known::load(&HostStore).unwrap_or_default() {
+            self.send(plugin, peers, peer.address, &message, now);
+        }
+        next_ms
+    }
+
+    /// Asks who is there: as many hosts, one after the other, as are known, this one and one more.
+    fn ask(&mut self, peers: &Peers) {
+        let known = known::load(&HostStore).map_or(0, |known| known.len());
+        for _ in 0..(known + 2).min(HELLOS_MAX) {
             if let Some(token) = callout(peers, PATH, &[]).get() {
                 self.calls.insert(token, Call::Hello);
             }
         }
-        let mut ledger = plugin.vm.ledger.try_borrow_mut().ok()?;
-        if !ledger.has_news(now) {
-            return None;
-        }
-        let interval_ms = u64::from(peers.interval_ms);
-        if !now.has_passed(interval_ms, self.told_at) {
-            return Some(interval_ms.saturating_sub(now.since_ms(self.told_at)));
-        }
-        self.told_at = now;
-        let message = ledger.message(plugin.vm.envoy()?, now)?;
-        let dropped = ledger.outbox.as_mut().map_or(0, peers::Outbox::take_dropped);
-        plugin.vm.stats.add(Metric::PeerEventsDropped, dropped);
-        for peer in known::load(&HostStore).unwrap_or_default() {
-            self.send(plugin, peers, peer.address, &message);
-        }
-        None
     }
 
-    fn send(&mut self, plugin: &Plugin, peers: &Peers, address: String, message: &[u8]) {
+    fn send(
+        &mut self,
+        plugin: &Plugin,
+        peers: &Peers,
+        address: String,
+        message: &[u8],
+        now: NowMs,
+    ) {
         let is_to = |call: &&Call| matches!(call, Call::Message { address: to } if *to == address);
-        let under_way = self.calls.values().filter(is_to).count();
+        if self.calls.values().filter(is_to).count() >= UNDER_WAY_MAX {
+            plugin.vm.stats.add(Metric::PeerMessagesLost, 1);
+            return;
+        }
         let more = [(ENDPOINT_HEADER, address.as_str())];
-        let token = match under_way < UNDER_WAY_MAX {
-            true => callout(peers, PATH, &more).post(message),
-            false => None,
-        };
-        match token {
+        match callout(peers, PATH, &more).post(message) {
             Some(token) => {
                 self.calls.insert(token, Call::Message { address });
             }
-            None => plugin.vm.stats.add(Metric::PeerMessagesLost, 1),
+            None => lost(plugin, &address, "the cluster is unknown", now),
         }
     }
 
@@ -163,35 +204,55 @@ impl Teller {
         let Some(call) = self.calls.remove(&token) else { return false };
         let own = plugin.vm.envoy().map(|envoy| format!("{envoy:016x}"));
         let answer = if has_headers { Greeting::answered() } else { None };
-        let other = answer.filter(|it| Some(&it.envoy) != own.as_ref());
-        let change = match (&call, other) {
-            (Call::Hello, Some(found)) => known::answered(&HostStore, &found.address)
-                .inspect(|change| log_change(*change, &found.address)),
-            (Call::Hello, None) => return true,
-            (Call::Message { address }, Some(taken)) if taken.address == *address => {
-                known::answered(&HostStore, address)
+        match (call, answer) {
+            (Call::Hello, Some(found)) if Some(&found.envoy) != own.as_ref() => {
+                if keep(plugin, &found.address) {
+                    // There may be more.
+                    self.asked_at = NowMs(0);
+                }
             }
-            // It failed, or the cluster does not have the address any more and another one answered.
-            (Call::Message { address }, _) => {
-                plugin.vm.stats.add(Metric::PeerMessagesLost, 1);
-                known::failed(&HostStore, address).inspect(|change| log_change(*change, address))
+            (Call::Hello, _) => {}
+            (Call::Message { address }, Some(taken)) if taken.address == address => {
+                keep(plugin, &address);
             }
-        };
-        match change {
-            // There may be more.
-            Ok(Change::Found) => self.asked_at = NowMs(0),
-            Ok(_) => {}
-            Err(_) => plugin.vm.stats.add(Metric::StoreUpdatesLost, 1),
+            // The cluster has no such host, or not any more.
+            (Call::Message { address }, Some(_)) => {
+                lost(plugin, &address, "another host answered in its place", host::now());
+            }
+            (Call::Message { address }, None) => {
+                let status = host::callout_header_text(":status").filter(|_| has_headers);
+                let why = status.unwrap_or_else(|| "no answer".to_owned());
+                lost(plugin, &address, &why, host::now());
+            }
         }
         true
     }
 }
 
-fn log_change(change: Change, address: &str) {
-    match change {
-        Change::Found => log::info!("warmpath: the peer at {address} is told from now on"),
-        Change::Gone => log::warn!("warmpath: the peer at {address} does not answer any more"),
-        Change::None => {}
+/// The peer at `address` answered. Returns whether it is new.
+fn keep(plugin: &Plugin, address: &str) -> bool {
+    match known::answered(&HostStore, address) {
+        Ok(Change::Found) => {
+            log::info!("warmpath: the peer at {address} is told from now on");
+            true
+        }
+        Ok(_) => false,
+        Err(_) => {
+            plugin.vm.stats.add(Metric::StoreUpdatesLost, 1);
+            false
+        }
+    }
+}
+
+/// A message did not reach the peer at `address`.
+fn lost(plugin: &Plugin, address: &str, why: &str, now: NowMs) {
+    plugin.vm.stats.add(Metric::PeerMessagesLost, 1);
+    match known::failed(&HostStore, address, now) {
+        Ok(Change::Gone) => {
+            log::warn!("warmpath: the peer at {address} does not take messages any more: {why}");
+        }
+        Ok(_) => {}
+        Err(_) => plugin.vm.stats.add(Metric::StoreUpdatesLost, 1),
     }
 }
 

@@ -103,6 +103,14 @@ impl Plugin {
         // What went from the list is noted again when it serves again.
         noted.retain(|_, at| !now.has_passed(NOTE_MS, *at));
         noted.insert(address.to_owned(), now);
+        self.keep_endpoint(address, now);
+        if let Ok(mut ledger) = self.vm.ledger.try_borrow_mut() {
+            ledger.outbox.serves(&self.config.name, address);
+        }
+    }
+
+    /// Keeps `address`, a host of the endpoint cluster that serves, in the list of backends.
+    pub fn keep_endpoint(&self, address: &str, now: NowMs) {
         match endpoints::seen(&HostStore, &self.config.name, address, now) {
             Ok(true) => {
                 log::info!("warmpath: {address} serves and is a backend from now on");

@@ -212,7 +212,7 @@ impl Stream {
         let mut writer = Writer { config: &live.config, store: &store, ledger: &mut ledger, now };
         let (dispatched, written) = writer.dispatch(decision);
         plugin.vm.stats.written(written);
-        if ledger.outbox.is_some() {
+        if ledger.outbox.is_open() {
             plugin.settle_soon();
         }
         self.dispatched = Some(dispatched);

@@ -28,6 +28,9 @@ const FOLDERS: [&str; 2] = ["/etc/warmpath/", ".cache/"];
 /// The internal listener's port in the examples.
 const INTERNAL_PORT: u64 = 10001;
 
+/// What the examples call the listener that takes what other Envoys tell.
+const PEERS_LISTENERS: [&str; 2] = ["peers", "warmpath_peers"];
+
 /// An Envoy that an example describes.
 #[derive(Debug, Clone)]
 pub struct Gateway {
@@ -102,7 +105,9 @@ impl Gateway {
         for listener in root["static_resources"]["listeners"].as_array_mut().expect("listeners") {
             // Two Envoys must never share a port by chance: the second is to fail, and be started anew.
             listener["enable_reuse_port"] = json!(false);
-            if let (Some(peers), true) = (&self.peers, listener["name"] == "peers") {
+            if let (Some(peers), true) =
+                (&self.peers, PEERS_LISTENERS.iter().any(|name| listener["name"] == *name))
+            {
                 listener["address"]["socket_address"]["port_value"] = json!(peers.port);
             }
         }

@@ -65,7 +65,6 @@ struct Vm {
     seed: u64,
     /// When it tells its peers what it did; `None` while it did nothing.
     tells_at: Option<SimTime>,
-    told_at: SimTime,
 }
 
 /// One Envoy.
@@ -111,7 +110,7 @@ impl Envoy {
             .map(|index| {
                 let seed = mix(seed ^ mix(index));
                 let ledger = Ledger::new(seed | 1);
-                Vm { ledger, turn: 0, seed, tells_at: None, told_at: SimTime::ZERO }
+                Vm { ledger, turn: 0, seed, tells_at: None }
             })
             .collect();
         Self { arm, config, store: MemoryStore::default(), vms, told_every: None }
@@ -131,11 +130,13 @@ impl Envoy {
         self.vms.iter().filter_map(|vm| vm.tells_at).min()
     }
 
-    fn has_news(&mut self, vm: usize, at: SimTime) {
+    /// Sees when a VM has something to tell, after what happened to it.
+    fn plan_telling(&mut self, vm: usize, at: SimTime) {
         let Some(every) = self.told_every else { return };
         let vm = &mut self.vms[vm];
-        let soonest = (at + TELLING_DELAY).max(vm.told_at + every);
-        vm.tells_at.get_or_insert(soonest);
+        let due_ms = vm.ledger.tells_in_ms(every.as_millis() as u64, core_now(at));
+        let due = due_ms.map(|ms| at + TELLING_DELAY.max(Duration::from_millis(ms)));
+        vm.tells_at = vm.tells_at.into_iter().chain(due).min();
     }
 
     /// What its VMs have to tell by then, a message each that has news.
@@ -145,10 +146,15 @@ impl Envoy {
     pub fn messages(&mut self, at: SimTime) -> Result<Vec<Vec<u8>>, StoreError> {
         let now = core_now(at);
         let mut messages = Vec::new();
-        for vm in self.vms.iter_mut().filter(|vm| vm.tells_at.is_some_and(|due| due <= at)) {
-            (vm.tells_at, vm.told_at) = (None, at);
+        for index in 0..self.vms.len() {
+            let vm = &mut self.vms[index];
+            if vm.tells_at.is_none_or(|due| due > at) {
+                continue;
+            }
+            vm.tells_at = None;
             let envoy = peers::envoy_id(&self.store, vm.seed | 1)?;
-            messages.extend(vm.ledger.message(envoy, now));
+            messages.push(vm.ledger.message(envoy, now));
+            self.plan_telling(index, at);
         }
         Ok(messages)
     }
@@ -217,7 +223,7 @@ impl Envoy {
         let (backend, predicted_cached_tokens) = (pick.order[0], pick.prompt.cached_tokens);
         let downgraded = pick.downgraded;
         let (dispatched, _) = self.writer(vm_index, now).dispatch(decision);
-        self.has_news(vm_index, at);
+        self.plan_telling(vm_index, at);
         Ok(Sent { backend, predicted_cached_tokens, downgraded, reason, vm: vm_index, dispatched })
     }
 
@@ -226,7 +232,7 @@ impl Envoy {
         let mut writer = self.writer(sent.vm, core_now(at));
         writer.first_byte(&mut sent.dispatched, true);
         writer.settle();
-        self.has_news(sent.vm, at);
+        self.plan_telling(sent.vm, at);
     }
 
     /// The answer is complete.
@@ -235,7 +241,7 @@ impl Envoy {
         let mut writer = self.writer(vm, core_now(at));
         let (_, verdict) = writer.finish(sent.dispatched, Outcome::Answered, Some(usage));
         writer.settle();
-        self.has_news(vm, at);
+        self.plan_telling(vm, at);
         verdict
     }
 
@@ -245,7 +251,7 @@ impl Envoy {
     /// When the store fails.
     pub fn heartbeat(&mut self, at: SimTime) -> Result<(), StoreError> {
         for vm in 0..self.vms.len() {
-            self.has_news(vm, at);
+            self.plan_telling(vm, at);
         }
         for vm in &mut self.vms {
             vm.ledger.heartbeat(&self.store, core_now(at))?;

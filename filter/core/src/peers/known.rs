@@ -3,6 +3,7 @@
 //! Nobody lists them: whoever answers on the peers' cluster says where it listens, and is told from then on, until
 //! it fails [`FAILURES_OF_THE_GONE`] times in a row. Shared by all workers.
 
+use crate::ids::NowMs;
 use crate::limits::{NAME_BYTES_MAX, PEERS_MAX};
 use crate::store::{self, SharedStore, StoreError};
 use crate::wire::{Key, Reader, Writer};
@@ -10,13 +11,19 @@ use crate::wire::{Key, Reader, Writer};
 /// A peer that failed this often in a row has gone.
 pub const FAILURES_OF_THE_GONE: u8 = 3;
 
+/// Failures within this time are one.
+const FAILURE_MS: u64 = 1_000;
+
 /// A peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Known {
     /// Where it listens, as `ip:port`.
     pub address: String,
-    /// Messages in a row that it did not take.
+    /// Times in a row that it did not take a message, a second apart at least: of what is sent to it at once, all
+    /// fails together.
     pub failures: u8,
+    /// When that was last.
+    pub failed_at: NowMs,
 }
 
 /// What became of a peer.
@@ -53,7 +60,8 @@ pub fn answered<S: SharedStore>(store: &S, address: &str) -> Result<Change, Stor
             Some(peer) => peer.failures = 0,
             None if has_room => {
                 change = Change::Found;
-                peers.push(Known { address: address.to_owned(), failures: 0 });
+                let address = address.to_owned();
+                peers.push(Known { address, failures: 0, failed_at: NowMs(0) });
             }
             None => return None,
         }
@@ -62,16 +70,20 @@ pub fn answered<S: SharedStore>(store: &S, address: &str) -> Result<Change, Stor
     Ok(change)
 }
 
-/// The peer at `address` did not take a message.
+/// The peer at `address` did not take a message at `now`.
 ///
 /// # Errors
 /// [`StoreError`] when the host refuses, or when all attempts lost their race.
-pub fn failed<S: SharedStore>(store: &S, address: &str) -> Result<Change, StoreError> {
+pub fn failed<S: SharedStore>(store: &S, address: &str, now: NowMs) -> Result<Change, StoreError> {
     let mut change = Change::None;
     store::update(store, &key(), |bytes| {
         let mut peers = decode(bytes);
         let position = peers.iter().position(|peer| peer.address == address)?;
         let peer = peers.get_mut(position)?;
+        if peer.failures > 0 && !now.has_passed(FAILURE_MS, peer.failed_at) {
+            return None;
+        }
+        peer.failed_at = now;
         peer.failures = peer.failures.saturating_add(1);
         change = Change::None;
         if peer.failures >= FAILURES_OF_THE_GONE {
@@ -86,17 +98,18 @@ pub fn failed<S: SharedStore>(store: &S, address: &str) -> Result<Change, StoreE
 fn decode(bytes: &[u8]) -> Vec<Known> {
     let Some(mut reader) = Reader::versioned(bytes) else { return Vec::new() };
     let peer = |reader: &mut Reader<'_>| {
-        let (failures, length) = (reader.u8()?, reader.u16()?);
+        let (failures, failed_at, length) = (reader.u8()?, NowMs(reader.u64()?), reader.u16()?);
         let address = String::from_utf8(reader.bytes(length.into())?.to_vec()).ok()?;
-        Some(Known { address, failures })
+        Some(Known { address, failures, failed_at })
     };
     std::iter::from_fn(|| peer(&mut reader)).take(PEERS_MAX).collect()
 }
 
 fn encode(peers: &[Known]) -> Vec<u8> {
-    let mut writer = Writer::versioned(1 + 24 * peers.len());
+    let mut writer = Writer::versioned(1 + 32 * peers.len());
     for peer in peers {
         writer.u8(peer.failures);
+        writer.u64(peer.failed_at.0);
         writer.u16(peer.address.len() as u16);
         writer.bytes(peer.address.as_bytes());
     }
@@ -119,17 +132,23 @@ mod tests {
     #[test]
     fn whoever_answers_is_known_until_it_failed_three_times_in_a_row() {
         let store = MemoryStore::default();
-        assert_eq!(answered(&store, "10.0.0.1:1"), Ok(Change::Found));
-        assert_eq!(answered(&store, "10.0.0.2:1"), Ok(Change::Found));
-        assert_eq!(answered(&store, "10.0.0.1:1"), Ok(Change::None));
-        assert_eq!(failed(&store, "10.0.0.1:1"), Ok(Change::None));
-        assert_eq!(failed(&store, "10.0.0.1:1"), Ok(Change::None));
-        assert_eq!(answered(&store, "10.0.0.1:1"), Ok(Change::None));
-        assert_eq!(failed(&store, "10.0.0.1:1"), Ok(Change::None));
-        assert_eq!(failed(&store, "10.0.0.1:1"), Ok(Change::None));
+        let answered = |address| answered(&store, address).unwrap();
+        let failed = |address, now| failed(&store, address, NowMs(now)).unwrap();
+        assert_eq!(answered("10.0.0.1:1"), Change::Found);
+        assert_eq!(answered("10.0.0.2:1"), Change::Found);
+        assert_eq!(answered("10.0.0.1:1"), Change::None);
+        assert_eq!(failed("10.0.0.1:1", 10_000), Change::None);
+        assert_eq!(failed("10.0.0.1:1", 11_000), Change::None);
+        assert_eq!(answered("10.0.0.1:1"), Change::None);
+        assert_eq!(failed("10.0.0.1:1", 12_000), Change::None);
+        assert_eq!(failed("10.0.0.1:1", 13_000), Change::None);
+        // All that was under way to it.
+        for _ in 0..20 {
+            assert_eq!(failed("10.0.0.1:1", 13_999), Change::None);
+        }
         assert_eq!(addresses(&store), ["10.0.0.1:1", "10.0.0.2:1"]);
-        assert_eq!(failed(&store, "10.0.0.1:1"), Ok(Change::Gone));
-        assert_eq!(failed(&store, "10.0.0.1:1"), Ok(Change::None));
+        assert_eq!(failed("10.0.0.1:1", 14_000), Change::Gone);
+        assert_eq!(failed("10.0.0.1:1", 15_000), Change::None);
         assert_eq!(addresses(&store), ["10.0.0.2:1"]);
     }
 

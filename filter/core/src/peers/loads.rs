@@ -5,6 +5,7 @@
 //! decision reads memory.
 
 use crate::ids::{BackendId, NowMs};
+use crate::limits::BACKENDS_MAX;
 use crate::load::{BackendLoad, LoadTable};
 use crate::peers::message::{Message, decode_loads, encode_loads};
 use crate::store::{self, SharedStore, StoreError};
@@ -17,10 +18,10 @@ pub const LEASE_MS: u64 = 3_000;
 const SUM_MS: u64 = 20;
 
 /// Keys over which senders are spread.
-const SLOTS: u64 = 16;
+const SLOTS: u64 = 32;
 
 /// Senders kept under one key; of more, the one that was heard last long ago goes.
-const SENDERS_MAX: usize = 64;
+const SENDERS_MAX: usize = 16;
 
 /// What one VM of a peer said last.
 #[derive(Clone, Debug, PartialEq)]
@@ -75,6 +76,7 @@ pub fn record<S: SharedStore>(
             Some(sender) => {
                 let is_newest = message.sequence > sender.sequence;
                 is_new = sender.notes(message.sequence);
+                sender.envoy = message.envoy;
                 if is_newest {
                     sender.loads.clone_from(&message.loads);
                     sender.heard_at = now;
@@ -125,7 +127,9 @@ impl PeerLoads {
             let Some(entry) = store.get(&key(slot))? else { continue };
             for sender in decode(&entry.value).into_iter().filter(|it| it.is_live(now)) {
                 for (backend, load) in &sender.loads {
-                    loads.entry(*backend).or_default().add(*load);
+                    if loads.len() < BACKENDS_MAX || loads.contains_key(backend) {
+                        loads.entry(*backend).or_default().add(*load);
+                    }
                 }
                 envoys.push(sender.envoy);
             }

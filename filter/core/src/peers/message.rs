@@ -10,13 +10,13 @@
 //! known here, so that Envoys of two versions can talk while one replaces the other.
 
 use crate::ids::{BackendId, BlockHash};
-use crate::limits::{BACKENDS_MAX, PEER_BLOCKS_MAX};
+use crate::limits::{BACKENDS_MAX, NAME_BYTES_MAX, PEER_BLOCKS_MAX, PEER_EVENTS_MAX};
 use crate::load::BackendLoad;
 use crate::wire::{Reader, Writer};
 
 const KIND_SENT: u8 = 1;
-const KIND_TAKEN_BACK: u8 = 2;
-const KIND_DECODED: u8 = 3;
+const KIND_DECODED: u8 = 2;
+const KIND_SERVES: u8 = 3;
 
 /// Bytes of an event before its own fields.
 const EVENT_HEAD_BYTES: usize = 5;
@@ -41,7 +41,7 @@ pub struct Message {
 pub struct SentTo<'a> {
     /// Where to.
     pub backend: BackendId,
-    /// Hash of the name of its model, by [`model_hash`].
+    /// Hash of the name of its model, by [`name_hash`].
     pub model: u64,
     /// Tokens in a block.
     pub block_size_tokens: u32,
@@ -67,19 +67,19 @@ pub enum Event {
         /// Hashes of its full blocks.
         hashes: Vec<BlockHash>,
     },
-    /// A prompt that was sent is not there after all: it was refused, or its backend failed.
-    TakenBack {
-        /// Where it had been sent.
-        backend: BackendId,
-        /// Hashes of its full blocks.
-        hashes: Vec<BlockHash>,
-    },
     /// Output filled blocks.
     Decoded {
         /// Where.
         backend: BackendId,
         /// How many.
         blocks: u32,
+    },
+    /// A host that nobody listed serves, where backends are observed.
+    Serves {
+        /// Hash of the name of the configuration, by [`name_hash`].
+        config: u64,
+        /// The host, as `ip:port`.
+        address: String,
     },
 }
 
@@ -94,9 +94,9 @@ pub enum MessageError {
     Malformed,
 }
 
-/// By what a model is known to peers, whose configurations may have it at another position.
+/// By what a model or a configuration is known to peers.
 #[must_use]
-pub fn model_hash(name: &str) -> u64 {
+pub fn name_hash(name: &str) -> u64 {
     xxhash_rust::xxh3::xxh3_64(name.as_bytes())
 }
 
@@ -109,16 +109,6 @@ impl Event {
         Self::Sent { backend, model, block_size_tokens, prompt_tokens, hashes }
     }
 
-    /// Where it happened.
-    #[must_use]
-    pub fn backend(&self) -> BackendId {
-        match self {
-            Self::Sent { backend, .. }
-            | Self::TakenBack { backend, .. }
-            | Self::Decoded { backend, .. } => *backend,
-        }
-    }
-
     /// Its length in a message.
     #[must_use]
     pub fn encoded_bytes(&self) -> usize {
@@ -128,45 +118,57 @@ impl Event {
     fn field_bytes(&self) -> usize {
         match self {
             Self::Sent { hashes, .. } => 20 + 8 * hashes.len(),
-            Self::TakenBack { hashes, .. } => 4 + 8 * hashes.len(),
             Self::Decoded { .. } => 8,
+            Self::Serves { address, .. } => 8 + address.len(),
         }
     }
 
     fn encode(&self, writer: &mut Writer) {
         let kind = match self {
             Self::Sent { .. } => KIND_SENT,
-            Self::TakenBack { .. } => KIND_TAKEN_BACK,
             Self::Decoded { .. } => KIND_DECODED,
+            Self::Serves { .. } => KIND_SERVES,
         };
         writer.u8(kind);
         writer.u32(u32::try_from(self.field_bytes()).unwrap_or(u32::MAX));
-        writer.u32(self.backend().0);
         match self {
-            Self::Sent { model, block_size_tokens, prompt_tokens, hashes, .. } => {
+            Self::Sent { backend, model, block_size_tokens, prompt_tokens, hashes } => {
+                writer.u32(backend.0);
                 writer.u64(*model);
                 writer.u32(*block_size_tokens);
                 writer.u32(*prompt_tokens);
                 hashes.iter().for_each(|hash| writer.u64(hash.0));
             }
-            Self::TakenBack { hashes, .. } => hashes.iter().for_each(|hash| writer.u64(hash.0)),
-            Self::Decoded { blocks, .. } => writer.u32(*blocks),
+            Self::Decoded { backend, blocks } => {
+                writer.u32(backend.0);
+                writer.u32(*blocks);
+            }
+            Self::Serves { config, address } => {
+                writer.u64(*config);
+                writer.bytes(address.as_bytes());
+            }
         }
     }
 
     /// The event in `fields`; `None` when it is cut off, or of a kind that is not known.
     fn decode(kind: u8, mut fields: Reader<'_>) -> Option<Self> {
-        let backend = BackendId(fields.u32()?);
+        let backend = |fields: &mut Reader<'_>| fields.u32().map(BackendId);
         match kind {
             KIND_SENT => Some(Self::Sent {
-                backend,
+                backend: backend(&mut fields)?,
                 model: fields.u64()?,
                 block_size_tokens: fields.u32()?,
                 prompt_tokens: fields.u32()?,
                 hashes: hashes(&mut fields),
             }),
-            KIND_TAKEN_BACK => Some(Self::TakenBack { backend, hashes: hashes(&mut fields) }),
-            KIND_DECODED => Some(Self::Decoded { backend, blocks: fields.u32()? }),
+            KIND_DECODED => {
+                Some(Self::Decoded { backend: backend(&mut fields)?, blocks: fields.u32()? })
+            }
+            KIND_SERVES => {
+                let config = fields.u64()?;
+                let address = String::from_utf8(fields.rest().to_vec()).ok()?;
+                (address.len() <= NAME_BYTES_MAX).then_some(Self::Serves { config, address })
+            }
             _ => None,
         }
     }
@@ -203,6 +205,9 @@ impl Message {
         let mut message = head(&mut reader).ok_or(MessageError::Malformed)?;
         let mut unknown = 0;
         while let Some(kind) = reader.u8() {
+            if message.events.len() as u64 + unknown >= PEER_EVENTS_MAX as u64 {
+                return Err(MessageError::Malformed);
+            }
             let length = reader.u32().ok_or(MessageError::Malformed)?;
             let fields = reader.bytes(length as usize).ok_or(MessageError::Malformed)?;
             match Event::decode(kind, Reader::within(fields)) {
@@ -267,13 +272,13 @@ mod tests {
             events: vec![
                 Event::Sent {
                     backend,
-                    model: model_hash("m"),
+                    model: name_hash("m"),
                     block_size_tokens: 16,
                     prompt_tokens: 40,
-                    hashes: hashes.clone(),
+                    hashes,
                 },
-                Event::TakenBack { backend, hashes },
                 Event::Decoded { backend, blocks: 5 },
+                Event::Serves { config: 6, address: "10.0.0.1:8000".to_owned() },
             ],
         }
     }

@@ -7,12 +7,10 @@ use std::rc::Rc;
 
 use crate::config::Backend;
 use crate::dispatch::{Writer, Written};
-use crate::ids::BlockHash;
-use crate::index::{Change, Path};
 use crate::model::Model;
-use crate::peers::message::{Event, model_hash};
+use crate::peers::message::{Event, name_hash};
 use crate::reported::NOTHING;
-use crate::residency::Activity;
+use crate::residency::{self, Activity};
 use crate::route::{PlacedPrompt, Router, TokenizedPrompt};
 use crate::store::SharedStore;
 
@@ -21,7 +19,7 @@ use crate::store::SharedStore;
 pub struct Taken {
     /// How many were taken in.
     pub events: u64,
-    /// Those about backends, models or block sizes that the configuration does not know.
+    /// Those about backends, models or block sizes that the configuration does not know, and about hosts.
     pub foreign: Vec<Event>,
     /// What the others changed.
     pub written: Written,
@@ -48,12 +46,11 @@ impl<S: SharedStore> Writer<'_, S> {
         written: &mut Written,
     ) -> Option<()> {
         let config = self.config;
-        let backend = config.backends.iter().find(|it| it.id == event.backend())?;
-        let of_first = || config.models.first().map_or(1, |it| it.block_size_tokens.get());
+        let known = |id| config.backends.iter().find(|it| it.id == id);
         match event {
-            Event::Sent { model, block_size_tokens, prompt_tokens, hashes, .. } => {
+            Event::Sent { backend, model, block_size_tokens, prompt_tokens, hashes } => {
                 let is_it = |it: &crate::config::Model| {
-                    model_hash(&it.name) == *model
+                    name_hash(&it.name) == *model
                         && it.block_size_tokens.get() == *block_size_tokens
                 };
                 let model_index = config.models.iter().position(is_it)?;
@@ -65,20 +62,23 @@ impl<S: SharedStore> Writer<'_, S> {
                     session: None,
                     cache_read_tokens_max: None,
                 };
-                self.sent_by_peer(models, backend, prompt, written);
+                self.sent_by_peer(models, known(*backend)?, prompt, written);
             }
-            Event::TakenBack { hashes, .. } => {
-                self.taken_back_by_peer(backend, hashes, of_first(), written);
-            }
-            Event::Decoded { blocks, .. } => {
-                let blocks = *blocks;
+            Event::Decoded { backend, blocks } => {
+                let (backend, blocks) = (known(*backend)?, *blocks);
                 let activity = Activity {
                     allocated_blocks: blocks,
                     moved: Vec::new(),
                     touched_blocks: blocks,
                 };
-                self.change_clock(backend, of_first(), written, |clock| clock.record(&activity));
+                // Whatever its blocks are here.
+                let result = residency::change(self.store, backend.id, 0, |clock| {
+                    clock.record(&activity);
+                });
+                written.lost_updates += u64::from(result.is_err());
             }
+            // The caller keeps the list of endpoints.
+            Event::Serves { .. } => return None,
         }
         Some(())
     }
@@ -119,39 +119,5 @@ impl<S: SharedStore> Writer<'_, S> {
             ..PlacedPrompt::default()
         };
         self.enter(backend, &prompt, &matched, written);
-    }
-
-    /// Takes back what only one request was sent for: if it was another one's, that one is still here.
-    fn taken_back_by_peer(
-        &mut self,
-        backend: &Backend,
-        hashes: &[BlockHash],
-        block_size_tokens: u32,
-        written: &mut Written,
-    ) {
-        let index = self.index();
-        let Ok(path) = index.walk(self.store, hashes) else {
-            written.lost_updates += 1;
-            return;
-        };
-        let Path { segments, .. } = path.held_by(backend.id);
-        let mut changes = Vec::new();
-        let mut blocks = 0;
-        for segment in &segments {
-            let (Some(key), Some(holder)) = (hashes.get(segment.start), segment.holders.first())
-            else {
-                continue;
-            };
-            blocks += u32::from(holder.depth.saturating_sub(holder.shared_depth));
-            changes.push(Change { key: *key, depth_before: 0, retained_before: u64::MAX });
-        }
-        let taken_back = index.take_back(self.store, backend.id, &changes);
-        written.evicted_blocks += taken_back.removed_blocks as u64;
-        written.lost_updates += taken_back.lost_updates as u64;
-        let activity =
-            Activity { allocated_blocks: blocks, moved: Vec::new(), touched_blocks: blocks };
-        self.change_clock(backend, block_size_tokens, written, |clock| {
-            clock.take_back(&activity, clock.mark());
-        });
     }
 }
