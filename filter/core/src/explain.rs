@@ -93,7 +93,7 @@ pub struct ExplainedBackend {
     pub resident_blocks: f64,
     /// Leading tokens that requests in flight hold there.
     pub pinned_tokens: u32,
-    /// Its load, others' included.
+    /// Its load, that of peers and others included.
     pub load: BackendLoad,
     /// The part of the load that others put there.
     pub others: BackendLoad,

@@ -1,10 +1,10 @@
 //! What several Envoys in front of the same engines tell each other.
 //!
-//! Each worker VM notes what it does that another Envoy cannot see: which prompts it sent where, how much output
-//! filled an engine's memory, which hosts serve that nobody listed. Some times a second it
-//! sends the notes, with the load that it has on each backend, as one [`message`] to every peer. A VM
-//! there takes them in as if the requests had been its own: the tree, the cache clocks ([`crate::dispatch::Writer::take_in`]) and
-//! the load ([`loads`]) are then those of all Envoys together.
+//! Each worker VM notes what it does that another Envoy cannot see: which prompts it sent where, how much
+//! output filled an engine's memory, which hosts serve that nobody listed. Some times a second it sends the
+//! notes, with the load that it has on each backend, as one [`message`] to every peer. A VM there takes them in
+//! as if the requests had been its own ([`crate::dispatch::Writer::take_in`]): the tree, the cache clocks and the
+//! load ([`loads`]) are then those of all Envoys together.
 //!
 //! Nothing waits for a peer, nothing is sent twice: a lost message costs later hits, and the load of a VM that
 //! is not heard of for [`loads::LEASE_MS`] counts no longer.
@@ -104,18 +104,19 @@ impl Outbox {
 
     /// Notes that an answer to a prompt has begun.
     pub fn answered(&mut self, id: SentId) {
-        let position = self.doubtful.iter().position(|(other, ..)| *other == id);
-        if let Some((_, _, event)) = position.and_then(|position| self.doubtful.remove(position)) {
-            self.events.push(event);
-        }
+        let event = self.take_doubtful(id);
+        self.events.extend(event);
     }
 
     /// Notes that a prompt is not there after all, if peers were not told of it yet.
     pub fn taken_back(&mut self, id: SentId) {
-        let position = self.doubtful.iter().position(|(other, ..)| *other == id);
-        if let Some((_, _, event)) = position.and_then(|position| self.doubtful.remove(position)) {
-            self.event_bytes = self.event_bytes.saturating_sub(event.encoded_bytes());
-        }
+        let bytes = self.take_doubtful(id).map_or(0, |event| event.encoded_bytes());
+        self.event_bytes = self.event_bytes.saturating_sub(bytes);
+    }
+
+    fn take_doubtful(&mut self, id: SentId) -> Option<Event> {
+        let position = self.doubtful.iter().position(|(other, ..)| *other == id)?;
+        self.doubtful.remove(position).map(|(_, _, event)| event)
     }
 
     /// Notes that output filled `blocks` blocks of `backend`.
